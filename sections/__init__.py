@@ -1,0 +1,6 @@
+"""The tour: its sections in the order in which they are told."""
+
+ORDER = (
+    "vector_add",
+    "gemm",
+)

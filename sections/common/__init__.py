@@ -1,0 +1,1 @@
+"""What essays share and no lesson: page > measure, verify, codegen > device."""

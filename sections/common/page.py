@@ -1,0 +1,279 @@
+"""What a section writes on: prose, source, checks, measurements, generated code, a lesson.
+
+A page keeps the tour's rules, so that an essay cannot forget them: a kernel whose check failed is
+never timed, every check and measurement lands in the results, nothing is timed in rehearsal.
+"""
+
+import ctypes
+import inspect
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from sections.common.device import Device
+from sections.common.table import format_table, indent
+
+WIDTH = 98
+
+
+class Page:
+    """One section's page.
+
+    device     where kernels run and what they are generated for
+    quick      fewer rows and smaller sizes, the same checks
+    overrides  values that replace those of the section's default schedule
+    emit       receives events (dicts) for the runner: check, measurement, progress, ...
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        quick: bool = False,
+        overrides: dict | None = None,
+        emit: Callable[[dict], None] = lambda event: None,
+        ceilings: dict | None = None,
+    ):
+        self.device = device
+        self.quick = quick
+        self.overrides = overrides or {}
+        self.emit = emit
+        self.failures: list[str] = []
+        self.lesson_text = ""
+        self._ceilings = ceilings if ceilings is not None else {}
+        self._passed: dict[int, object] = {}  # id of a kernel whose checks all held, and the kernel
+        self._failed: set[int] = set()
+        self._unprinted: list[dict] = []
+
+    # Prose and source
+
+    def say(self, text: str) -> None:
+        """Print a paragraph, wrapped and indented."""
+        for paragraph in textwrap.dedent(text).strip().split("\n\n"):
+            self._print(textwrap.fill(" ".join(paragraph.split()), WIDTH - 2))
+
+    def text(self, text: str) -> None:
+        """Print lines as they are, indented."""
+        self._print(text)
+
+    def table(self, headers: list[str], rows: list[list], right: tuple[str, ...] = ()) -> None:
+        """Print a table; `right` names the columns aligned to the right."""
+        self._print(format_table(headers, rows, right))
+
+    def show(self, thing) -> None:
+        """Print the source of a kernel or function with its file and line numbers."""
+        function = thing
+        while not inspect.isfunction(function):  # a @tilelang.jit object wraps the function twice
+            function = getattr(function, "func", None) or function.orig_func
+        lines, start = inspect.getsourcelines(function)
+        path = os.path.relpath(inspect.getsourcefile(function), _root())
+        numbered = (f"{start + n:4} | {line.rstrip()}" for n, line in enumerate(lines))
+        self._print(f"{path}:{start}\n" + "\n".join(numbered))
+
+    def lesson(self, text: str) -> None:
+        """The one or two sentences a section ends with, with this run's numbers."""
+        self.lesson_text = " ".join(text.split())
+        self._print(textwrap.fill(f"Lesson: {self.lesson_text}", WIDTH - 2, subsequent_indent="  "))
+        self.emit({"event": "lesson", "text": self.lesson_text})
+
+    def try_this(self, text: str) -> None:
+        """One thing to try: which value, what to expect, the command."""
+        self._print(textwrap.fill("Try: " + " ".join(text.split()), WIDTH - 2,
+                                  subsequent_indent="  ", break_on_hyphens=False))
+
+    def progress(self, text: str) -> None:
+        """What is going on, for the live line of a terminal."""
+        self.emit({"event": "progress", "text": text})
+
+    # Kernels
+
+    def schedule(self, defaults: dict) -> dict:
+        """A section's default schedule with the values given on its command line put in."""
+        unknown = set(self.overrides) - set(defaults)
+        if unknown:
+            raise SystemExit(
+                f"unknown name {', '.join(sorted(unknown))}; this section has: "
+                + ", ".join(f"{name}={value}" for name, value in defaults.items())
+            )
+        return {**defaults, **self.overrides}
+
+    def build(self, jobs: Sequence[tuple]) -> list:
+        """Compile (kernel, arguments) pairs in parallel; a failed one is returned as its exception."""
+        from sections.common.build import build
+
+        return build(
+            self.device,
+            list(jobs),
+            lambda done, total: self.progress(f"compiling, {done} of {total} kernels done"),
+        )
+
+    def call(self, kernel, inputs: Sequence):
+        """Run a kernel once."""
+        return kernel(*inputs)
+
+    def check(self, case: str, kernel, inputs: Sequence, expected, dtype=None, **bounds) -> bool:
+        """Run a kernel and compare its result with `expected`; see `verify.compare` for `bounds`.
+
+        dtype    the result's dtype, that of the first input unless given
+        Returns whether the check held; one that did not makes the section FAIL.
+        """
+        from sections.common.verify import compare
+
+        actual = self.call(kernel, inputs)
+        result = compare(actual, expected, dtype or inputs[0].dtype, **bounds)
+        check = {
+            "event": "check",
+            "case": case,
+            "rel_error": result.rel_error,
+            "bound": result.bound,
+            "passed": result.passed,
+        }
+        self.emit(check)
+        if result.passed:
+            self._passed[id(kernel)] = kernel
+            self._unprinted.append(check)
+        else:
+            self._failed.add(id(kernel))
+            self.fail(f"check {case}: {result.problem}")
+        return result.passed
+
+    def fail(self, problem: str) -> None:
+        """Note a fault that makes the section FAIL; the section goes on."""
+        self.failures.append(problem)
+        self._print(f"FAILED  {problem}")
+
+    def measure(self, case: str, variant: str, kernel, inputs: Sequence, baselines: dict, work,
+                rounds: int = 5, headline: bool = False) -> list[dict]:
+        """Time a checked kernel in turn with its baselines; one measurement a baseline, in order.
+
+        case, variant  what was computed and by which schedule
+        baselines      {name: function without arguments}; "copy ceiling" needs no function: None
+        work           measure.Work of one call
+        headline       whether this is the section's row in the summary
+        """
+        from sections.common import measure
+
+        if not self.device.is_gpu:
+            raise RuntimeError("nothing is timed in rehearsal")
+        if id(kernel) not in self._passed or id(kernel) in self._failed:
+            raise RuntimeError(f"{variant} ({case}) has not passed a check, so it is not timed")
+        self.progress(f"timing {variant or case}")
+        functions = {
+            name: function or measure.copy_of(work.bytes_moved)
+            for name, function in baselines.items()
+        }
+        ms, against = measure.alternate(
+            lambda: kernel(*inputs), functions, 3 if self.quick else rounds
+        )
+        value, unit = work.rate(ms)
+        ceiling = self.ceilings()["matmul_TFLOPs" if work.flops else "copy_GBps"]
+        measurements = [
+            {
+                "event": "measurement",
+                "case": case,
+                "variant": variant,
+                "ms": ms,
+                "baseline": name,
+                "baseline_ms": versus.baseline_ms,
+                "ratio": versus.ratio,
+                "ratio_low": versus.low,
+                "ratio_high": versus.high,
+                "value": value,
+                "unit": unit,
+                "of_ceiling": value / ceiling,
+                "headline": headline and name == next(iter(against)),
+            }
+            for name, versus in against.items()
+        ]
+        for measurement in measurements:
+            self.emit(measurement)
+        return measurements
+
+    def ceilings(self) -> dict:
+        """This GPU's measured ceilings: {"copy_GBps": ..., "matmul_TFLOPs": ...}."""
+        if not self._ceilings:
+            from sections.common import measure
+
+            self.progress("measuring this GPU's ceilings")
+            self._ceilings["copy_GBps"] = measure.copy_ceiling(self.device.memory_bytes)
+            self._ceilings["matmul_TFLOPs"] = measure.matmul_ceiling(self.device.memory_bytes)
+            self.emit({"event": "ceilings", **self._ceilings})
+        return self._ceilings
+
+    # Generated code
+
+    def landmarks(self, code, only: tuple[str, ...] = ()) -> None:
+        """Print what is worth finding in a kernel's CUDA: line, text, and what it does."""
+        from sections.common.codegen import landmarks
+
+        found = landmarks(code, only) if only else landmarks(code)
+        self._print(
+            f"generated CUDA for {code.arch} ({code.source.count(chr(10)) + 1} lines, "
+            f"{code.threads} threads a block, {kilobytes(code.shared_bytes)} shared memory)"
+        )
+        self._print(
+            format_table(["line", "code", "what it does"],
+                         [[mark.line, _cut(mark.code, 44), mark.meaning] for mark in found],
+                         right=("line",)),
+            "    ",
+        )
+
+    def listing(self, code, cut: int = 110) -> None:
+        """Print a short kernel's generated CUDA whole."""
+        from sections.common.codegen import body
+
+        self._print(f"generated CUDA for {code.arch}")
+        self._print("\n".join(f"{n:4} | {_cut(line, cut)}" for n, line in body(code)), "    ")
+
+    def resources(self, code) -> str | None:
+        """Registers and spills of a kernel as a sentence, None where there is no nvcc."""
+        from sections.common.codegen import resources
+
+        self.progress(f"asking nvcc about {code.name} for {code.arch}")
+        found = resources(code)
+        if found is None:
+            return None
+        spills = f"{found.spill_bytes} bytes spilled" if found.spill_bytes else "nothing spilled"
+        return f"{found.registers} registers a thread, {spills}"
+
+    # Output
+
+    def _print(self, text: str, by: str = "  ") -> None:
+        """Print after what C code printed, and after the checks that have not been told yet."""
+        checks, self._unprinted = self._unprinted, []
+        flush_c_stdio()
+        if checks:
+            worst = max(checks, key=lambda check: check["rel_error"] / check["bound"])
+            cases = ", ".join(dict.fromkeys(check["case"] for check in checks))
+            line = (f"checked  {cases}: worst relative error {worst['rel_error']:.1e} "
+                    f"(bound {worst['bound']:.1e})")
+            print(indent(textwrap.fill(line, WIDTH - 2, subsequent_indent=" " * 9)), flush=True)
+        if text:
+            print(indent(text, by), flush=True)
+
+    def close(self) -> None:
+        """Print what has not been printed yet."""
+        self._print("")
+
+
+def kilobytes(count: int) -> str:
+    """Bytes as KB (1024 bytes): 49152 -> "48 KB"."""
+    kb = count / 1024
+    return f"{kb:.0f} KB" if kb == int(kb) else f"{kb:.1f} KB"
+
+
+def flush_c_stdio() -> None:
+    """Write out what printf has buffered, a kernel's own printf included."""
+    with suppress(Exception):
+        ctypes.CDLL(None).fflush(None)
+    with suppress(Exception):
+        sys.stdout.flush()
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _root() -> str:
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -1,0 +1,115 @@
+"""Is a kernel's result right? One comparison that every check of the tour rests on."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+CHUNK = 1 << 24  # elements compared at a time, so that a check needs little memory beside its data
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The verdict on one result.
+
+    rel_error  ||actual - expected|| / ||expected||, dimensionless
+    bound      what rel_error may be at most
+    problem    one line that says what is wrong, or None where everything held
+    """
+
+    rel_error: float
+    bound: float
+    problem: str | None
+
+    @property
+    def passed(self) -> bool:
+        return self.problem is None
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """Half the gap between 1 and the next number: 4.9e-4 for float16, 6.0e-8 for float32."""
+    return torch.finfo(dtype).eps / 2
+
+
+def compare(
+    actual: torch.Tensor,
+    expected: torch.Tensor,
+    dtype: torch.dtype,
+    reduction: int = 1,
+    intermediate: torch.dtype | None = None,
+) -> Comparison:
+    """Compare a kernel's result with a reference that is float32 or better.
+
+    actual, expected  tensors of one shape; `actual` must have `dtype`
+    reduction         how many products or terms each element sums up in float32
+    intermediate      dtype to which intermediate values were rounded on the way, if any
+
+    Two bounds must hold, with u the unit roundoff of `dtype`:
+      relative error of the whole     2 u + s
+      every single element            |actual - expected| <= 4 u |expected| + s rms(expected)
+    where s is what summing costs: u(float32) (8 sqrt(reduction) + reduction / 2), the second term
+    for tensor cores, which truncate; plus 4 u(intermediate). Elementwise work has s = 0.
+    NaN and infinity must stand exactly where the reference has them.
+    """
+    unit = unit_roundoff(dtype)
+    summing = 0.0
+    if reduction > 1:
+        summing = unit_roundoff(torch.float32) * (8 * math.sqrt(reduction) + reduction / 2)
+    if intermediate is not None:
+        summing += 4 * unit_roundoff(intermediate)
+    bound = 2 * unit + summing
+
+    def failed(problem: str, rel_error: float = math.inf) -> Comparison:
+        return Comparison(rel_error, bound, problem)
+
+    if tuple(actual.shape) != tuple(expected.shape):
+        return failed(f"shape {tuple(actual.shape)}, expected {tuple(expected.shape)}")
+    if actual.dtype != dtype:
+        return failed(f"dtype {actual.dtype}, expected {dtype}")
+    if actual.numel() == 0:
+        return failed("the result is empty")
+
+    actual, expected = actual.reshape(-1), expected.reshape(-1)
+    error, norm = _norms(actual, expected)
+    rms = norm / math.sqrt(expected.numel())
+    rel_error = error / norm if norm > 0 else (0.0 if error == 0 else math.inf)
+    wrong = _first_wrong(actual, expected, 4 * unit, summing * rms, torch.finfo(dtype))
+    if wrong is not None:
+        return failed(wrong, rel_error)
+    if not rel_error <= bound:
+        return failed(f"relative error {rel_error:.1e} is over {bound:.1e}", rel_error)
+    return Comparison(rel_error, bound, None)
+
+
+def _chunks(*tensors: torch.Tensor):
+    for start in range(0, tensors[0].numel(), CHUNK):
+        yield start, *(tensor[start : start + CHUNK] for tensor in tensors)
+
+
+def _norms(actual: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
+    """||actual - expected|| and ||expected|| over the elements where the reference is finite."""
+    error = norm = 0.0
+    for _, got, want in _chunks(actual, expected):
+        finite = torch.isfinite(want)
+        want = torch.where(finite, want, 0).double()
+        got = torch.where(finite, got, 0).double()
+        error += (got - want).square().sum().item()
+        norm += want.square().sum().item()
+    return math.sqrt(error) if error >= 0 else math.nan, math.sqrt(norm)
+
+
+def _first_wrong(actual, expected, relative: float, absolute: float, limits) -> str | None:
+    """Describe the first element out of bounds, or None."""
+    for start, got, want in _chunks(actual, expected):
+        got, want = got.double(), want.double()
+        want = torch.where(want.abs() > limits.max, torch.sign(want) * math.inf, want)
+        close = (got - want).abs() <= relative * want.abs() + absolute + limits.smallest_normal
+        same = (got == want) | (got.isnan() & want.isnan())
+        bad = ~torch.where(torch.isfinite(want), close, same)
+        if bad.any():
+            first = int(bad.nonzero()[0])
+            return (
+                f"{int(bad.sum())} of {got.numel()} elements wrong, the first at {start + first}: "
+                f"{got[first].item():.6g}, expected {want[first].item():.6g}"
+            )
+    return None

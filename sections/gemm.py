@@ -1,0 +1,248 @@
+"""GEMM: tiles travel from global to shared memory to registers, and tensor cores multiply them
+
+C = A @ B. Each block computes one tile of C, block_M x block_N. It walks along K: a tile of A and a
+tile of B come from global memory into shared memory, tensor cores multiply them, and the sum stays
+in a fragment, in registers, until the tile of C is finished. T.copy, T.gemm and T.Pipelined say
+what moves and what is multiplied; the compiler writes the instructions, the barriers and the
+layouts. How large the tiles are, how many are on their way at once, how many threads share the work
+and in which order the blocks run is the schedule, and that is yours to choose. It decides whether a
+GPU reaches a tenth or all of what it can do.
+"""
+
+import tilelang
+import tilelang.language as T
+import torch
+
+from sections.common.ladder import Problem, best, climb, describe, steps
+from sections.common.measure import Work
+from sections.common.page import kilobytes
+
+
+@tilelang.jit
+def gemm(A, B, block_M: int = 128, block_N: int = 128, block_K: int = 32, num_stages: int = 3,
+         threads: int = 128, swizzle: int = 0, full_row: bool = False, store_shared: bool = False,
+         dtype=T.float16):
+    """C = A @ B, summed in float32. A: (M, K), B: (K, N) of dtype, row-major; returns C: (M, N).
+
+    Any M, N, K >= 1: what lies outside is read as zero and never written.
+    """
+    M, N, K = T.const("M N K")
+    A: T.Tensor[[M, K], dtype]
+    B: T.Tensor[[K, N], dtype]
+    C = T.empty((M, N), dtype)
+    policy = T.GemmWarpPolicy.FullRow if full_row else T.GemmWarpPolicy.Square
+    with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
+        A_shared = T.alloc_shared((block_M, block_K), dtype)
+        B_shared = T.alloc_shared((block_K, block_N), dtype)
+        C_local = T.alloc_fragment((block_M, block_N), T.float32)
+        T.use_swizzle(panel_size=max(swizzle, 1), enable=swizzle > 0)
+        T.clear(C_local)
+        for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
+            T.copy(A[by * block_M, k * block_K], A_shared)  # (block_M, block_K)
+            T.copy(B[k * block_K, bx * block_N], B_shared)  # (block_K, block_N)
+            T.gemm(A_shared, B_shared, C_local, policy=policy)
+        if store_shared:  # decided while compiling
+            C_shared = T.alloc_shared((block_M, block_N), dtype)
+            T.copy(C_local, C_shared)
+            T.copy(C_shared, C[by * block_M, bx * block_N])
+        else:
+            T.copy(C_local, C[by * block_M, bx * block_N])
+    return C
+
+
+def reference(A, B):
+    """A @ B in float32, TF32 off."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return A.float() @ B.float()
+
+
+ONE_TILE = {"block_M": 128, "block_N": 128, "block_K": 32, "num_stages": 0, "threads": 128,
+            "swizzle": 0, "full_row": False, "store_shared": False}
+
+# One change a row. An architecture that is not named takes the ladder of the newest older one.
+LADDERS = {
+    "sm_75": steps(
+        ("one tile at a time", ONE_TILE, "every copy is waited for"),
+        ("+ 2 stages", {"num_stages": 2}, "two tiles in flight; without cp.async little to gain"),
+        ("+ deeper K: 64", {"block_K": 64}, "half as many barriers"),
+        ("+ swizzle", {"swizzle": 8}, "neighbouring blocks share tiles in the L2 cache"),
+        ("+ store via shared", {"store_shared": True}, "16-byte stores in whole rows"),
+        ("+ 256 threads", {"threads": 256}, "twice the warps hide latency, fewer registers each"),
+        ("+ 3 stages", {"num_stages": 3}, "a third tile in flight"),
+    ),
+    "sm_80": steps(
+        ("one tile at a time", ONE_TILE, "every copy is waited for"),
+        ("+ 2 stages", {"num_stages": 2}, "cp.async fetches the next tile meanwhile"),
+        ("+ 3 stages", {"num_stages": 3}, "two tiles ahead: more latency hidden"),
+        ("+ swizzle", {"swizzle": 8}, "neighbouring blocks share tiles in the L2 cache"),
+        ("+ store via shared", {"store_shared": True}, "16-byte stores in whole rows"),
+        ("+ deeper K: 64", {"block_K": 64}, "half the barriers, but fewer blocks fit an SM"),
+        ("+ 6 stages", {"num_stages": 6}, "more tiles in flight than shared memory has room for"),
+    ),
+    "sm_86": steps(
+        ("one tile at a time", ONE_TILE, "every copy is waited for"),
+        ("+ 2 stages", {"num_stages": 2}, "cp.async fetches the next tile meanwhile"),
+        ("+ 3 stages", {"num_stages": 3}, "two tiles ahead: more latency hidden"),
+        ("+ swizzle", {"swizzle": 8}, "neighbouring blocks share tiles in the L2 cache"),
+        ("+ store via shared", {"store_shared": True}, "16-byte stores in whole rows"),
+        ("+ deeper K: 64", {"block_K": 64}, "half the barriers, but one block fills an SM"),
+        ("+ 4 stages", {"num_stages": 4}, "more tiles in flight than shared memory has room for"),
+    ),
+    "sm_90a": steps(
+        ("one tile at a time", ONE_TILE, "every copy is waited for"),
+        ("+ 3 stages", {"num_stages": 3}, "the copy engine runs ahead of the tensor cores"),
+        ("+ deeper K: 64", {"block_K": 64}, "twice the work a barrier"),
+        ("+ 256 threads", {"threads": 256}, "two warpgroups multiply, half the registers each"),
+        ("+ wider tile: 256", {"block_N": 256}, "a tile of A is used for twice as many columns"),
+        ("+ store via shared", {"store_shared": True}, "the copy engine writes C in whole rows"),
+        ("+ swizzle", {"swizzle": 16}, "neighbouring blocks share tiles in the L2 cache"),
+        ("+ full rows", {"full_row": True}, "a warpgroup owns rows: one wide wgmma, not two"),
+        ("+ 5 stages", {"num_stages": 5}, "more tiles in flight than shared memory has room for"),
+    ),
+    "sm_100a": steps(
+        ("one tile at a time", ONE_TILE, "every copy is waited for"),
+        ("+ 3 stages", {"num_stages": 3}, "the copy engine runs ahead of the tensor cores"),
+        ("+ deeper K: 64", {"block_K": 64}, "twice the work a barrier"),
+        ("+ 256 threads", {"threads": 256}, "twice the warps hide latency, fewer registers each"),
+        ("+ store via shared", {"store_shared": True}, "the copy engine writes C in whole rows"),
+        ("+ swizzle", {"swizzle": 8}, "neighbouring blocks share tiles in the L2 cache"),
+        ("+ 8 stages", {"num_stages": 8}, "more tiles in flight than shared memory has room for"),
+    ),
+}
+BEST_STEP = {"sm_75": 3, "sm_80": 4, "sm_86": 4, "sm_90a": 7, "sm_100a": 5}
+
+
+def best_schedule(device) -> dict:
+    """The schedule that is taken for this architecture where nothing can be measured."""
+    return device.preset(LADDERS)[device.preset(BEST_STEP)].schedule
+
+
+def inputs(page, M: int, N: int, K: int, seed: int = 0, dtype=torch.float16):
+    """Random A: (M, K) and B: (K, N)."""
+    generator = torch.Generator(page.device.torch_device).manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(shape, generator=generator, device=page.device.torch_device).to(dtype)
+
+    return draw(M, K), draw(K, N)
+
+
+def case(M: int, N: int, K: int) -> str:
+    """The name of a case, M x N x K."""
+    return f"{M}x{N}x{K} float16"
+
+
+def problem(page, M: int, N: int, K: int) -> Problem:
+    """One product with its reference and baseline; FLOPs: a multiply and an add, 2 x M x N x K."""
+    A, B = inputs(page, M, N, K)
+    return Problem(
+        case=case(M, N, K),
+        arguments={"M": M, "N": N, "K": K},
+        inputs=(A, B),
+        expected=reference(A, B),
+        bounds={"reduction": K},
+        baseline=("cuBLAS (torch.matmul)", lambda: torch.matmul(A, B)),
+        work=Work(flops=2 * M * N * K),
+    )
+
+
+def run(page):
+    page.say("""The kernel, whole. bx and by say which tile of C this block computes. The loop over k
+    is a pipeline: with num_stages tiles in flight, copies of later tiles run while this one is
+    multiplied. The sum is kept in float32, whatever the inputs are.""")
+    page.show(gemm)
+
+    ladder = list(page.device.preset(LADDERS))
+    if page.quick:
+        ladder = [ladder[0], ladder[page.device.preset(BEST_STEP)]]
+    if page.overrides:
+        yours = page.schedule(best_schedule(page.device))
+        ladder.append(steps(("yours", yours, "from the command line"))[0])
+    awkward = check_awkward(page)
+
+    size = (200, 300, 100) if not page.device.is_gpu else (2048 if page.quick else 4096,) * 3
+    rungs = climb(page, gemm, ladder, problem(page, *size))
+    page.say("""A ladder of schedules, one change a row. Shared memory holds num_stages tiles of A
+    and of B, (block_M + block_N) x block_K x 2 bytes a stage; the figures are the compiler's.""")
+    page.say("""FLOPs: one multiplication and one addition for each of M x N x K products. Every row
+    was checked before it was timed, in turn with cuBLAS.""" if page.device.is_gpu else f"""Every
+    row ran here, on the CPU, for {case(*size)}, and was checked; what is shown is the code that
+    TileLang generates from the same source for {page.device.arch}.""")
+    (timed_table if page.device.is_gpu else generated_table)(page, rungs)
+
+    chosen = best(rungs)
+    kernel = chosen.kernel if chosen else awkward
+    schedule = chosen.step.schedule if chosen else best_schedule(page.device)
+    page.say(f"What became of the loop, with {describe(schedule)}:")
+    page.landmarks(kernel.code)
+    resources = page.resources(kernel.code)
+    if resources:
+        page.say(f"nvcc reports {resources}.")
+    conclude(page, rungs, chosen)
+
+
+def check_awkward(page):
+    """Shapes that no tile divides, by this architecture's best schedule; returns one kernel."""
+    schedule = page.schedule(best_schedule(page.device))
+    shapes = [(77, 77, 77), (100, 130, 33), (1, 1, 1)]
+    kernels = page.build((gemm, {"M": M, "N": N, "K": K, **schedule}) for M, N, K in shapes)
+    for (M, N, K), kernel in zip(shapes, kernels, strict=True):
+        A, B = inputs(page, M, N, K)
+        page.check(case(M, N, K), kernel, (A, B), reference(A, B), reduction=K)
+    return kernels[0]
+
+
+def timed_table(page, rungs) -> None:
+    """The ladder on a GPU: time, throughput, ratio to cuBLAS."""
+    rows = []
+    for number, rung in enumerate(rungs, 1):
+        shared = kilobytes(rung.kernel.code.shared_bytes) if rung.kernel else None
+        m = rung.measurement
+        figures = [f"{m['ms']:.3f}", f"{m['value']:.0f}", f"{m['ratio']:.2f}x"] if m else [None] * 3
+        rows.append([number, rung.step.change, shared, *figures, rung.left_out or rung.step.why])
+    page.table(["", "step", "shared", "ms", "TFLOP/s", "vs cuBLAS", "why"], rows,
+               right=("", "shared", "ms", "TFLOP/s", "vs cuBLAS"))
+
+
+def generated_table(page, rungs) -> None:
+    """The ladder without a GPU: what the generated code does."""
+    from sections.common.codegen import landmarks
+
+    rows = []
+    for number, rung in enumerate(rungs, 1):
+        code = rung.kernel.code if rung.kernel else None
+        found = {mark.name for mark in landmarks(code)} if code else set()
+        copies = [name for name in ("TMA load", "cp.async") if name in found]
+        copies = copies or ["plain loads"]
+        multiply = [name for name in ("wgmma", "mma.sync") if name in found]
+        rows.append([number, rung.step.change, kilobytes(code.shared_bytes) if code else None,
+                     code.threads if code else None, *copies, *multiply,
+                     rung.left_out or rung.step.why])
+    page.table(["", "step", "shared", "threads", "copies", "multiplies", "why"], rows,
+               right=("", "shared", "threads"))
+
+
+def conclude(page, rungs, chosen) -> None:
+    """The best schedule named, what gave most of it, and one thing to try."""
+    name = page.device.arch
+    if chosen:
+        timed = [rung for rung in rungs if rung.measurement]
+        gains = [(before.measurement["ms"] / after.measurement["ms"], after.step.change)
+                 for before, after in zip(timed, timed[1:], strict=False)]
+        gain, change = max(gains, default=(1.0, ""))
+        m = chosen.measurement
+        page.lesson(f"""the best schedule for {name} here is {m['variant']}: {m['ms']:.3f} ms,
+        {m['value']:.0f} TFLOP/s, {m['ratio']:.2f}x cuBLAS for {m['case']}. The largest single step
+        was "{change.lstrip('+ ')}", {gain:.2f}x faster than the row above it.""")
+    else:
+        page.lesson(f"""the Python source stayed the same in every row; the schedule alone decides
+        how much shared memory {name} needs and which instructions copy and multiply. Which row is
+        fastest only a GPU can tell.""")
+    page.try_this("""python -m sections.gemm num_stages=1, then 2, 4 and 6: see the time fall, then
+    stop falling, then shared memory end it.""")
+
+
+if __name__ == "__main__":
+    from sections.common.alone import run_alone
+
+    raise SystemExit(run_alone(__file__))

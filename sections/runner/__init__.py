@@ -1,0 +1,1 @@
+"""The parent process of the tour: standard library only."""

@@ -1,0 +1,128 @@
+"""The command line: what is asked for, checked before anything is installed or imported."""
+
+import argparse
+import difflib
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from sections.common.device import ARCHITECTURES, full_arch
+from sections.course import Course
+
+
+class UsageError(Exception):
+    """A wrong command line; the message says what was found, what is valid, what to type."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """A checked command line."""
+
+    names: tuple[str, ...]
+    list: bool = False
+    check: bool = False
+    quick: bool = False
+    device: str = "auto"
+    arch: str | None = None
+    results: str | None = None
+    timeout: float = 600.0
+    install: bool = True
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str):
+        known = [option for action in self._actions for option in action.option_strings]
+        for word in message.split():
+            if word.startswith("--"):
+                near = difflib.get_close_matches(word.split("=")[0], known, 1)
+                message += f" (did you mean {near[0]}?)" if near else ""
+        raise UsageError(f"{message}\n{self.format_usage().strip()}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The tour's options, in the order in which a newcomer meets them."""
+    options = _Parser(
+        prog="python tilelang_tour.py",
+        description="From nothing to understanding TileLang: runs sections that each write, check, "
+        "time and explain one kind of GPU kernel. Without a GPU the same kernels run on the CPU.",
+        allow_abbrev=False,
+    )
+    add = options.add_argument
+    add("--only", action="append", metavar="A,B", help="run these sections, in the tour's order")
+    add("--skip", action="append", metavar="A,B", help="leave these sections out")
+    add("--list", action="store_true", help="name the sections and stop")
+    add("--quick", action="store_true", help="the same checks on smaller sizes, in less time")
+    add("--device", choices=("auto", "cuda", "cpu"), default="auto",
+        help="where kernels run; cpu rehearses without a GPU (default: auto)")
+    add("--arch", metavar="sm_75", help="generate code for this architecture and, on a newer GPU, "
+        f"run it there: {', '.join(ARCHITECTURES)}")
+    add("--check", action="store_true", help="look at this machine and stop; installs nothing")
+    add("--results", metavar="FILE", help="write everything that was checked and measured as JSON")
+    add("--timeout", type=float, default=600.0, metavar="SECONDS",
+        help="limit for one section (default: 600)")
+    add("--no-install", action="store_true", help="never call pip")
+    return options
+
+
+def parse(arguments: list[str], course: Course) -> Options:
+    """Turn a command line into Options; raises UsageError, and SystemExit(0) after --help."""
+    found = parser().parse_args(arguments)
+    if not (0 < found.timeout < float("inf")):
+        raise UsageError(f"--timeout {found.timeout:g}: needs seconds above 0, such as 600")
+    return Options(
+        names=select_names(course.order, found.only, found.skip),
+        list=found.list,
+        check=found.check,
+        quick=found.quick,
+        device=found.device,
+        arch=_arch(found.arch),
+        results=writable(found.results),
+        timeout=found.timeout,
+        install=not found.no_install,
+    )
+
+
+def select_names(order: tuple[str, ...], only: list[str] | None, skip: list[str] | None):
+    """The sections to run, in the tour's order, from what --only and --skip name."""
+    wanted = _names(order, "--only", only) if only is not None else set(order)
+    left = wanted - (_names(order, "--skip", skip) if skip is not None else set())
+    if not left:
+        raise UsageError(f"nothing left to run; the sections are: {', '.join(order)}")
+    return tuple(name for name in order if name in left)
+
+
+def _names(order: tuple[str, ...], option: str, parts: list[str]) -> set[str]:
+    names = {name.strip().lower() for part in parts for name in part.split(",")} - {""}
+    if not names:
+        raise UsageError(f"{option} names no section; the sections are: {', '.join(order)}")
+    for name in sorted(names - set(order)):
+        near = difflib.get_close_matches(name, order, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{option} {name}: no such section{hint} "
+                         f"The sections are: {', '.join(order)}")
+    return names
+
+
+def _arch(name: str | None) -> str | None:
+    try:
+        return None if name is None else full_arch(name)
+    except ValueError as error:
+        raise UsageError(f"--arch {error}") from None
+
+
+def writable(path: str | None) -> str | None:
+    """The results path, made absolute, if a file can be written there."""
+    if path is None:
+        return None
+    path = os.path.abspath(os.path.expanduser(path))
+    existed = os.path.exists(path)
+    try:
+        with open(path, "a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise UsageError(f"--results {path}: cannot be written ({error.strerror}); "
+                         "name a file in a folder that exists, such as results.json") from None
+    if not existed:
+        with suppress(OSError):
+            os.remove(path)
+    return path

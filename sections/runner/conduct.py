@@ -1,0 +1,77 @@
+"""A whole tour: look at the machine, make TileLang usable, run the sections, sum up."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+from sections.course import Course
+from sections.runner import results, summary
+from sections.runner.arguments import Options
+from sections.runner.environment import Probe, machine_facts, neutralised
+from sections.runner.screen import Screen
+from sections.runner.tour import Record, Tour
+
+
+def conduct(course: Course, options: Options, screen: Screen) -> int:
+    """Run the tour that `options` asks for; returns its exit code."""
+    with ThreadPoolExecutor(1) as pool:
+        facts = pool.submit(machine_facts)  # while the worker imports torch
+
+        def begin(probe: Probe) -> None:
+            screen.line(heading(probe, facts.result(), len(options.names)))
+
+        tour = Tour(course, options, neutralised(os.environ), screen, begin)
+        record = tour.run()
+        end(record, facts.result(), options, screen)
+    return record.exit_code
+
+
+def heading(probe: Probe, facts: dict, sections: int) -> str:
+    """What runs where: mode, GPU, architecture, versions."""
+    fact = probe.fact
+    arch, shared = fact("device", "arch"), (fact("device", "shared_bytes") or 0) // 1024
+    where = f"{fact('device', 'gpu')} ({fact('device', 'gpu_arch')}, " \
+            f"{fact('device', 'multiprocessors')} SMs)"
+    first = {
+        "gpu": f"TileLang tour: GPU mode on {where}, {shared} KB shared memory per block",
+        "arch": f"TileLang tour: the {arch} code path on {where}; {arch} has {shared} KB shared "
+                f"memory per block\nTimes are those of this GPU running {arch} code, not of an "
+                f"{arch} GPU.",
+        "rehearsal": "TileLang tour: CPU rehearsal, no GPU is used. The same kernels are compiled "
+                     f"to C, run on\nsmall inputs and are checked; the CUDA shown is for {arch} "
+                     f"({shared} KB shared memory per block).",
+    }[fact("device", "mode")]
+    versions = [f"tilelang {fact('tilelang', 'version')}", f"torch {fact('torch', 'version')}"]
+    if facts["driver"]:
+        versions.append(f"driver {facts['driver']}")
+    versions.append(f"nvcc {facts['nvcc_version']}" if facts["nvcc_version"] else "no nvcc")
+    return f"{first}\n{', '.join(versions)}; {sections} section{'s' if sections > 1 else ''}"
+
+
+def end(record: Record, facts: dict, options: Options, screen: Screen) -> None:
+    """Print the summary, write the results, print the verdict last."""
+    probe = record.probe or Probe()
+    screen.line()
+    screen.line(summary.table(record, timed=probe.fact("device", "mode") != "rehearsal"))
+    for line in summary.notes(record):
+        screen.line(line)
+    if options.results:
+        try:
+            results.write(options.results, results.as_dict(record, environment(probe, facts)))
+            screen.line(f"results: {options.results}")
+        except OSError as error:
+            screen.line(f"--results {options.results} could not be written: {error}")
+    screen.line(summary.verdict(record))
+
+
+def environment(probe: Probe, facts: dict) -> dict:
+    """The environment as the results file has it, with the mode."""
+    return {
+        "mode": probe.fact("device", "mode"),
+        "gpu": probe.fact("device", "gpu"),
+        "arch": probe.fact("device", "arch"),
+        "driver": facts["driver"],
+        "torch": probe.fact("torch", "version"),
+        "tilelang": probe.fact("tilelang", "version"),
+        "python": facts["python"],
+        "nvcc": facts["nvcc_version"],
+    }

@@ -1,0 +1,377 @@
+"""What machine this is: facts that need neither torch nor tilelang, and what the worker found.
+
+Standard library only, and it imports on Pythons too old for the tour, so that they can be told.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sections.runner.installed import installed, output_of
+
+TESTED = "0.1.15"
+OLDEST_ON_SM_75 = "0.1.13"
+STEPS = ("torch", "device", "tilelang", "kernel")
+
+
+# What the worker found
+
+
+@dataclass
+class Probe:
+    """What a fresh worker found on its way to a first kernel.
+
+    done    the facts of each step that succeeded, by step: torch, device, tilelang, kernel
+    error   the exception of the step that failed, on one line;  detail  its traceback
+    died    how the process ended at a step, in words: "killed by SIGABRT"
+    output  what the worker and the libraries printed
+    ready   the worker said that it can run sections
+    """
+
+    done: dict[str, dict] = field(default_factory=dict)
+    error: str | None = None
+    detail: str = ""
+    died: str | None = None
+    output: str = ""
+    ready: bool = False
+
+    def see(self, event: dict) -> None:
+        """Take in one of the worker's events."""
+        if event["event"] == "step":
+            self.done[event["step"]] = event
+        elif event["event"] == "step_failed":
+            self.error = event["error"]
+            self.detail = event.get("detail", "")
+
+    def fact(self, step: str, name: str):
+        """One fact of a step, None where it is unknown."""
+        return self.done.get(step, {}).get(name)
+
+    @property
+    def culprit(self) -> str | None:
+        """The first step that did not succeed, None when all did."""
+        return next((step for step in STEPS if step not in self.done), None)
+
+    @property
+    def too_old(self) -> bool:
+        """TileLang works here, but what it makes for a T4 (sm_75) came right in a later version."""
+        version = self.fact("tilelang", "version")
+        on_sm_75 = self.fact("device", "gpu") and self.fact("device", "arch") == "sm_75"
+        return bool(on_sm_75 and version and release(version) < release(OLDEST_ON_SM_75))
+
+    @property
+    def usable(self) -> bool:
+        """Imported, new enough for this GPU, and a tiny kernel compiled."""
+        return (self.ready or self.culprit is None) and not self.too_old
+
+    @property
+    def how(self) -> str:
+        """What the step that failed ended with."""
+        return cut(self.error or self.died or "no word from the worker", 150)
+
+    @property
+    def cause(self) -> str:
+        """Why the tour cannot run, in one line; empty when it can."""
+        if self.usable:
+            return ""
+        if self.too_old:
+            return f"tilelang {self.fact('tilelang', 'version')} is too old for sm_75"
+        if self.missing(self.culprit):
+            return f"{self.culprit} is not installed"
+        failed = {
+            "torch": "torch cannot be imported",
+            "device": "there is no device to run on",
+            "tilelang": "tilelang cannot be imported",
+            "kernel": "tilelang imports but cannot compile and run a kernel",
+        }
+        return f"{failed[self.culprit]}: {self.how}"
+
+    def missing(self, module: str) -> bool:
+        """Whether the step of that name failed because the module is not installed."""
+        return self.culprit == module and f"No module named '{module}'" in (self.error or "")
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers a version starts with: (2, 11, 0) for "2.11.0+cu130"."""
+    numbers = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, numbers[0].split("."))) if numbers else ()
+
+
+def cut(text: str, length: int) -> str:
+    """The text on one line, cut to a length."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 3] + "..."
+
+
+# What the machine is
+
+
+def machine_facts() -> dict:
+    """Everything about this machine that needs no import; takes a fraction of a second."""
+    found = installed()
+    home, home_from = cuda_home(os.environ, found["nvcc_package"])
+    nvcc = os.path.join(home, "bin", "nvcc") if home else ""
+    compiler, compiler_from = cplus_compiler(os.environ)
+    return {
+        **found,
+        **operating_system(),
+        **nvidia(),
+        **cache_folder(os.environ),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "executable": sys.executable,
+        "command": python_command(),
+        "colab": "COLAB_RELEASE_TAG" in os.environ or "COLAB_GPU" in os.environ,
+        "cuda_home": home,
+        "cuda_home_from": home_from,
+        "nvcc": nvcc,
+        "nvcc_version": version_of(nvcc, r"V(\d+\.\d+\.\d+)"),
+        "compiler": compiler,
+        "compiler_from": compiler_from,
+        "compiler_version": version_of(compiler, r"(?:\) |version )(\d+\.\d+(?:\.\d+)?)"),
+        "install_compiler": install_compiler_command(),
+        "variables": variables(os.environ),
+    }
+
+
+def python_command(executable: str = sys.executable) -> str:
+    """What to type to get this Python: "python" where that is the one, else its path."""
+    for name in ("python", "python3"):
+        there = shutil.which(name)
+        if there and os.path.abspath(there) == os.path.abspath(executable):
+            return name
+    return shlex.quote(executable)
+
+
+def operating_system() -> dict:
+    """Name, kind ("Linux", "Darwin", "Windows"), processor, WSL or not, the version of glibc."""
+    if not hasattr(os, "uname"):
+        return {"system": "Windows", "os": "Windows", "processor": "", "wsl": False, "glibc": None}
+    uname = os.uname()
+    try:
+        library = os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (OSError, ValueError):
+        library = ""
+    return {
+        "system": uname.sysname,
+        "os": distribution_name() or {"Darwin": "macOS"}.get(uname.sysname, uname.sysname),
+        "processor": uname.machine,
+        "wsl": "microsoft" in uname.release.lower(),
+        "glibc": library.split()[-1] if library.startswith("glibc") else None,
+    }
+
+
+def distribution_name() -> str | None:
+    """The Linux distribution as it calls itself."""
+    try:
+        text = Path("/etc/os-release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    name = re.search(r'^PRETTY_NAME="?([^"\n]+)', text, re.MULTILINE)
+    return name[1] if name else None
+
+
+def nvidia() -> dict:
+    """The GPUs as the driver tells them, its version, the newest CUDA it runs.
+
+    gpu_note says why there are none.
+    """
+    command = shutil.which("nvidia-smi") or "/usr/lib/wsl/lib/nvidia-smi"
+    query = "--query-gpu=name,driver_version,memory.total,compute_cap"
+    text = output_of(command, query, "--format=csv,noheader,nounits", failing=True)
+    gpus = [gpu for gpu in map(gpu_of, (text or "").splitlines()) if gpu]
+    driver = gpus[0]["driver"] if gpus else kernel_driver()
+    note = ""
+    if not gpus:
+        note = f"nvidia-smi: {cut(text, 70)}" if text else "no NVIDIA driver found"
+        if driver and not text:
+            note = f"driver {driver} is loaded, but nvidia-smi does not answer"
+    return {
+        "gpus": gpus,
+        "driver": driver,
+        "driver_cuda": driver_cuda() if driver else None,
+        "gpu_note": note,
+    }
+
+
+def gpu_of(line: str) -> dict | None:
+    """One line of nvidia-smi's table: "NVIDIA H200, 580.159, 143771, 9.0"."""
+    parts = [part.strip() for part in line.split(",")]
+    if len(parts) != 4 or not re.match(r"\d+\.\d+", parts[1]):
+        return None
+    name, driver, megabytes, capability = parts
+    return {
+        "name": name,
+        "driver": driver,
+        "memory_bytes": int(megabytes) << 20 if megabytes.isdigit() else 0,
+        "capability": capability if re.fullmatch(r"\d+\.\d+", capability) else None,
+    }
+
+
+def kernel_driver() -> str | None:
+    """The version of the NVIDIA driver in the kernel, where nvidia-smi does not tell it."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(errors="replace")
+    except OSError:
+        return None
+    number = re.search(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return number[1] if number else None
+
+
+def driver_cuda() -> str | None:
+    """The newest CUDA the driver runs, "13.0"; asked in a process of its own, in case it dies."""
+    ask = (
+        "import ctypes; n = ctypes.c_int(); "
+        "ctypes.CDLL('libcuda.so.1').cuDriverGetVersion(ctypes.byref(n)); print(n.value)"
+    )
+    number = int(output_of(sys.executable, "-c", ask) or 0)
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+def cuda_home(environ, nvcc_package: str | None) -> tuple[str, str]:
+    """The CUDA toolkit that TileLang will use, and where it learned of it; empty when none.
+
+    TileLang's own rules: CUDA_HOME or CUDA_PATH, even if that folder does not exist; the nvcc on
+    PATH; the nvidia-cuda-nvcc package; the usual folders.
+    """
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if environ.get(name):
+            return environ[name], name
+    on_path = shutil.which("nvcc", path=environ.get("PATH"))
+    if on_path:
+        home = home_of(on_path)
+        has_headers = os.path.exists(os.path.join(home, "include", "cuda_runtime.h"))
+        return home if has_headers else home_of(os.path.realpath(on_path)), "PATH"
+    if nvcc_package:
+        return nvcc_package, "the nvidia-cuda-nvcc package"
+    for folder in ("/usr/local/cuda", "/opt/nvidia/hpc_sdk/Linux_x86_64"):
+        if os.path.exists(folder):
+            return folder, folder
+    return "", ""
+
+
+def home_of(nvcc: str) -> str:
+    """The toolkit that an nvcc belongs to; NVIDIA's HPC SDK keeps nvcc one level deeper."""
+    deeper = "hpc_sdk" in nvcc.lower() and "cuda" not in nvcc.lower()
+    return str(Path(nvcc).parents[2 if deeper else 1])
+
+
+def cplus_compiler(environ) -> tuple[str, str]:
+    """The C++ compiler that TileLang will use, and where it learned of it; empty when none."""
+    for name in ("CXX", "CC"):
+        if environ.get(name):
+            return environ[name], name
+    for name in ("g++", "clang++", "c++"):
+        there = shutil.which(name, path=environ.get("PATH"))
+        if there:
+            return there, "PATH"
+    return "", ""
+
+
+def version_of(program: str, pattern: str) -> str | None:
+    """The version a compiler tells of itself; None where there is none or it does not run."""
+    text = output_of(program, "--version") if program else None
+    number = re.search(pattern, text or "")
+    return number[1] if number else None
+
+
+def install_compiler_command() -> str:
+    """What to type on this machine to get a C++ compiler."""
+    sudo = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
+    if not os.environ.get("CONDA_PREFIX"):
+        for manager, package in (("apt-get", "g++"), ("dnf", "gcc-c++"), ("zypper", "gcc-c++")):
+            if shutil.which(manager):
+                return f"{sudo}{manager} install -y {package}"
+    return "conda install -c conda-forge gxx"
+
+
+def cache_folder(environ) -> dict:
+    """TileLang's cache folder, whether it can be written, and the bytes that are free there."""
+    folder = Path(environ.get("TILELANG_CACHE_DIR") or os.path.expanduser("~/.tilelang/cache"))
+    there = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+    return {
+        "cache": str(folder),
+        "cache_writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+        "cache_free": shutil.disk_usage(there).free,
+    }
+
+
+# Variables that bend TileLang, torch or CUDA
+
+# Not passed on to the worker: each would change a verdict or a number.
+NEUTRALISED = {
+    "TILELANG_DEFAULT_TARGET": "what every kernel is compiled for",
+    "TILELANG_EXECUTION_BACKEND": "how kernels are launched",
+    "TILELANG_DISABLE_CACHE": "compiles every kernel again",
+    "TILELANG_AUTO_TUNING_DISABLE_CACHE": "tunes again every time",
+    "TILELANG_LAYOUT_COST_MODEL": "how layouts are chosen",
+    "TILELANG_VERBOSE": "prints what the compiler says",
+    "TILELANG_PASS_PROFILE": "times each compiler pass",
+    "TILELANG_PASS_DIFF": "prints what each compiler pass changes",
+    "TL_LOWER_TRACE": "writes down what each compiler pass does",
+    "SKIP_LOADING_TILELANG_SO": "leaves TileLang's library out",
+    "CUDA_LAUNCH_BLOCKING": "waits after each launch, longer times",
+    "NVIDIA_TF32_OVERRIDE": "changes float32 accuracy and speed",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "changes float32 accuracy and speed",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "allocates anew each time, longer times",
+    "TORCHDYNAMO_DISABLE": "switches torch.compile off",
+    "TORCH_COMPILE_DISABLE": "switches torch.compile off",
+    "PYTHONOPTIMIZE": "switches TileLang's own checks off",
+    "PYTHONWARNINGS": "can turn a warning into an error",
+}
+# Passed on: they are the user's wish.
+NAMED = {
+    "TILELANG_CACHE_DIR": "where compiled kernels are kept",
+    "TL_TEMPLATE_PATH": "where TileLang's headers come from",
+    "TL_CUTLASS_PATH": "where CUTLASS comes from",
+    "TVM_LIBRARY_PATH": "where TVM's libraries come from",
+    "TVM_IMPORT_PYTHON_PATH": "where TVM comes from",
+    "CUDA_VISIBLE_DEVICES": "which GPUs are seen",
+    "CUDA_DEVICE_ORDER": "which GPU is the first",
+    "CUDA_HOME": "the CUDA toolkit and its nvcc",
+    "CUDA_PATH": "the CUDA toolkit and its nvcc",
+    "CUBLAS_WORKSPACE_CONFIG": "which algorithms cuBLAS may take",
+    "PYTORCH_CUDA_ALLOC_CONF": "how torch allocates GPU memory",
+    "PYTORCH_ALLOC_CONF": "how torch allocates GPU memory",
+    "CXX": "the C++ compiler",
+    "CC": "the C++ compiler, where CXX is not set",
+    "LD_PRELOAD": "a library loaded into every process",
+    "PIP_CONSTRAINT": "what pip must keep to",
+}
+FAMILIES = ("TILELANG_", "TL_", "TVM_")
+
+
+def variables(environ) -> list[str]:
+    """The variables that bend TileLang, torch or CUDA: name, value, what each does."""
+    lines = []
+    for name, value in sorted(environ.items()):
+        effect = NAMED.get(name)
+        if name in NEUTRALISED:
+            effect = f"{NEUTRALISED[name]} (the tour leaves it out)"
+        elif name == "PYTHONPATH":
+            value = hiding_folder(value)
+            effect = "torch or tilelang is taken from there" if value else None
+        elif name.startswith(FAMILIES) and not name.startswith("TILELANG_TOUR"):
+            effect = effect or "a setting of TileLang's"
+        if effect:
+            lines.append(f"{name}={cut(value, 30)}: {effect}")
+    return lines
+
+
+def hiding_folder(python_path: str) -> str:
+    """The first folder on PYTHONPATH that holds a torch or a tilelang, or nothing."""
+    for folder in filter(None, python_path.split(os.pathsep)):
+        for module in ("torch", "tilelang"):
+            if Path(folder, module).is_dir() or Path(folder, f"{module}.py").is_file():
+                return folder
+    return ""
+
+
+def neutralised(environ) -> dict[str, str]:
+    """The worker's environment: without the variables that would change a verdict or a number."""
+    return {name: value for name, value in environ.items() if name not in NEUTRALISED}

@@ -1,0 +1,181 @@
+"""The link to the worker: starts it, splits its one stream into text and events, ends it."""
+
+import codecs
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_VARIABLE = "TILELANG_TOUR_RUN"  # marks every process that a worker starts
+LARGEST_EVENT = 4 << 20
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The worker's process has ended; `code` as subprocess gives it, negative for a signal."""
+
+    code: int
+
+    @property
+    def how(self) -> str:
+        """In words: "killed by SIGSEGV" or "ended with code 3"."""
+        if self.code < 0:
+            try:
+                return f"killed by {signal.Signals(-self.code).name}"
+            except ValueError:
+                return f"killed by signal {-self.code}"
+        return f"ended with code {self.code}"
+
+
+class Stream:
+    """Splits bytes into text and events.
+
+    An event is a marker with this run's secret, JSON, and a newline; it may begin anywhere in a
+    line. Whatever is no whole event is text, so that nothing a section prints is lost.
+    """
+
+    def __init__(self, token: str):
+        self._marker = f"\x1e{token} ".encode()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._pending = b""
+
+    def feed(self, data: bytes) -> list[str | dict]:
+        """What has become complete with these bytes, in order."""
+        self._pending += data
+        items: list[str | dict] = []
+        while self._pending:
+            start = self._pending.find(self._marker)
+            if start < 0:
+                keep = self._held_back()
+                cut = len(self._pending) - keep
+                self._text(items, self._pending[:cut])
+                self._pending = self._pending[cut:]
+                break
+            self._text(items, self._pending[:start])
+            self._pending = self._pending[start:]
+            end = self._pending.find(b"\n")
+            if end < 0 and len(self._pending) < LARGEST_EVENT:
+                break
+            end = len(self._pending) if end < 0 else end
+            line, self._pending = self._pending[len(self._marker) : end], self._pending[end + 1 :]
+            self._event(items, line)
+        return items
+
+    def flush(self) -> list[str | dict]:
+        """What is left when the stream has ended: a torn event is text."""
+        items: list[str | dict] = []
+        self._text(items, self._pending.replace(self._marker, b""))
+        self._pending = b""
+        return items
+
+    def _held_back(self) -> int:
+        """How many bytes at the end may be the beginning of a marker."""
+        for length in range(min(len(self._marker) - 1, len(self._pending)), 0, -1):
+            if self._marker.startswith(self._pending[-length:]):
+                return length
+        return 0
+
+    def _event(self, items: list, line: bytes) -> None:
+        try:
+            event = json.loads(line)
+            if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+                raise ValueError("no event")
+        except ValueError:
+            self._text(items, line + b"\n")
+        else:
+            items.append(event)
+
+    def _text(self, items: list, data: bytes) -> None:
+        text = self._decoder.decode(data)
+        if text:
+            items.append(text)
+
+
+class Worker:
+    """One worker process and everything it starts, as one process group."""
+
+    def __init__(self, job: dict, folder: str, environment: dict[str, str]):
+        self._run = secrets.token_hex(8)
+        token = secrets.token_hex(8)
+        self._stream = Stream(token)
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", "-m", "sections.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=folder,
+            env=worker_environment(environment, self._run),
+        )
+        self._descriptor = self._process.stdout.fileno()
+        os.set_blocking(self._descriptor, False)
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({**job, "token": token}).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def poll(self, seconds: float) -> list[str | dict | Ended]:
+        """What has come within `seconds`: text, events, and Ended once the process has ended.
+
+        The end of the pipe is not waited for: a process left behind may hold it open.
+        """
+        data = self._read(seconds)
+        items: list = self._stream.feed(data)
+        if self._process.poll() is not None and not data:
+            deadline = time.monotonic() + 0.3
+            while time.monotonic() < deadline and (data := self._read(0.02)):
+                items += self._stream.feed(data)
+            items += self._stream.flush()
+            items.append(Ended(self._process.returncode))
+        return items
+
+    def _read(self, seconds: float) -> bytes:
+        ready, _, _ = select.select([self._descriptor], [], [], seconds)
+        if not ready:
+            return b""
+        try:
+            data = os.read(self._descriptor, 1 << 16)
+        except BlockingIOError:
+            return b""
+        if not data:  # the pipe is closed while the process lives: do not spin
+            time.sleep(min(seconds, 0.05))
+        return data
+
+    def stop(self) -> None:
+        """End the process, its group, and whatever it started that left the group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pid in _marked(self._run):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                pipe.close()
+
+
+def worker_environment(environment: dict[str, str], run: str) -> dict[str, str]:
+    """The worker's environment: the tour importable, asserts on, text as UTF-8."""
+    mine = {**environment, RUN_VARIABLE: run, "PYTHONIOENCODING": "utf-8:backslashreplace"}
+    mine.pop("PYTHONOPTIMIZE", None)
+    paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
+    mine["PYTHONPATH"] = os.pathsep.join(paths)
+    return mine
+
+
+def _marked(run: str) -> list[int]:
+    """Processes that carry this run's mark in their environment."""
+    mark = f"{RUN_VARIABLE}={run}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return found

@@ -1,0 +1,352 @@
+"""What stands in the way of the tour, one line each: what was found, what is needed, what to type.
+
+Standard library only, and it imports on Pythons too old for the tour, so that they can be told.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from dataclasses import dataclass
+
+from sections.runner.environment import OLDEST_ON_SM_75, TESTED, Probe, cut, release
+
+OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}  # for a CUDA major version
+OLDEST_NVCC = {"sm_100a": "12.8", "sm_103a": "12.9", "sm_120a": "12.8"}  # others: 12.0, for C++20
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What was found, what is needed, what to type.
+
+    blocks   no tour can run before this is mended, and installing tilelang does not mend it
+    """
+
+    found: str
+    needed: str
+    type_this: str
+    blocks: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.found}; needed: {self.needed}; type: {self.type_this}"
+
+
+def problems(facts: dict, probe: Probe) -> list[Problem]:
+    """All that stands in the way of a tour, or of a part of it; what blocks comes first."""
+    around = [
+        *system_problems(facts),
+        *torch_problems(facts, probe),
+        *gpu_problems(facts, probe),
+        *nvcc_problems(facts, probe),
+        *compiler_problems(facts, probe),
+        *cache_problems(facts),
+    ]
+    inside = list(tilelang_problems(facts, probe))
+    if probe.culprit == "kernel" and any(problem.blocks for problem in around):
+        inside = []  # the kernel fails for that reason
+    return sorted([*around, *inside], key=lambda problem: not problem.blocks)
+
+
+def pip_install(facts: dict, *arguments: str) -> str:
+    """The command that has pip install something into this Python."""
+    return f"{facts['command']} -m pip install {shlex.join(arguments)}"
+
+
+def rehearse(facts: dict) -> str:
+    """The command that runs the tour without a GPU."""
+    return f"{facts['command']} tilelang_tour.py --device cpu"
+
+
+def wants_gpu(facts: dict, probe: Probe) -> bool:
+    """Whether kernels are to be compiled for a GPU that is here."""
+    mode = probe.fact("device", "mode")
+    return mode != "rehearsal" if mode else bool(facts["gpus"])
+
+
+# The machine
+
+
+def system_problems(facts: dict):
+    """Python, operating system, C library."""
+    if release(facts["python"]) < (3, 10):
+        yield Problem(
+            f"Python {facts['python']}",
+            "Python 3.10 or newer",
+            "python3.12 tilelang_tour.py",
+            blocks=True,
+        )
+    if facts["system"] != "Linux":
+        yield Problem(
+            f"{facts['os']} has no GPU mode",
+            "Linux or WSL; here the CPU rehearsal runs, if TileLang has a wheel for it",
+            rehearse(facts),
+        )
+    elif not facts["glibc"] or release(facts["glibc"]) < (2, 28):
+        library = f"glibc {facts['glibc']}" if facts["glibc"] else "no glibc"
+        yield Problem(
+            f"{facts['os']} with {library}",
+            "glibc 2.28 or newer, for TileLang's wheel",
+            "docker run -it python:3.12 bash",
+        )
+
+
+def cache_problems(facts: dict):
+    """The folder where TileLang keeps compiled kernels."""
+    elsewhere = "export TILELANG_CACHE_DIR=/tmp/tilelang-cache"
+    if not facts["cache_writable"]:
+        yield Problem(
+            f"TileLang's cache {facts['cache']} cannot be written",
+            "a folder for compiled kernels",
+            elsewhere,
+        )
+    elif facts["cache_free"] < 1e9:
+        yield Problem(
+            f"{facts['cache_free'] / 1e9:.1f} GB free at {facts['cache']}",
+            "1 GB for compiled kernels",
+            elsewhere,
+        )
+
+
+# The GPU, as torch sees it
+
+
+def torch_problems(facts: dict, probe: Probe):
+    """torch itself, and the device it was asked for."""
+    file = facts["shadows"].get("torch")
+    if file:
+        yield shadow_problem("torch", file, probe)
+    elif probe.missing("torch"):
+        yield Problem(
+            "torch is not installed",
+            "torch, tilelang, numpy and tabulate",
+            f"{facts['command']} -m pip install -r requirements.txt",
+        )
+    elif probe.culprit == "torch":
+        version = facts["versions"].get("torch", "")
+        yield Problem(
+            f"torch {version} cannot be imported: {probe.how}",
+            "a torch that imports",
+            pip_install(facts, "--force-reinstall", f"torch=={version}" if version else "torch"),
+            blocks=True,
+        )
+    elif probe.culprit == "device":
+        found, _, command = probe.how.partition("; type: ")
+        yield Problem(
+            f"there is no device to run on: {found}",
+            "a device that is here",
+            command or rehearse(facts),
+            blocks=True,
+        )
+
+
+def gpu_problems(facts: dict, probe: Probe):
+    """A GPU that is here and cannot be used; nothing here blocks, since the rehearsal runs."""
+    if facts["gpu_note"].startswith("nvidia-smi") and not facts["colab"]:
+        yield Problem(
+            facts["gpu_note"],
+            "an NVIDIA driver that answers, if there is a GPU",
+            "nvidia-smi, then restart this machine",
+        )
+    if not facts["gpus"]:
+        return
+    gpu, capabilities = facts["gpus"][0]["name"], [g["capability"] for g in facts["gpus"]]
+    if all(capability and release(capability) < (7, 5) for capability in capabilities):
+        yield Problem(
+            f"{gpu} is sm_{capabilities[0].replace('.', '')}",
+            "sm_75 or newer (T4, RTX 20 and on) for the GPU modes; the CPU rehearsal runs",
+            rehearse(facts),
+        )
+    elif "torch" in probe.done and not probe.fact("torch", "cuda_available"):
+        yield unseen_gpu(facts, probe, gpu)
+
+
+def unseen_gpu(facts: dict, probe: Probe, gpu: str) -> Problem:
+    """Why torch does not see a GPU that nvidia-smi does."""
+    torch = f"torch {probe.fact('torch', 'version')}"
+    built, runs = probe.fact("torch", "cuda_built"), facts["driver_cuda"]
+    warning = probe.fact("torch", "cuda_warning") or "it gives no reason"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    other_torch = pip_install(
+        facts, "--force-reinstall", "torch", "--index-url", torch_index(runs)
+    )
+    if not built:
+        return Problem(f"{torch} is built without CUDA, {gpu} stands idle", "CUDA", other_torch)
+    if visible is not None and not re.match(r"\s*[0-9GM]", visible):
+        return Problem(
+            f"CUDA_VISIBLE_DEVICES={visible} hides {gpu}", "a GPU", "unset CUDA_VISIBLE_DEVICES"
+        )
+    if "too old" in warning or (runs and release(runs)[0] < release(built)[0]):
+        oldest = OLDEST_DRIVER.get(release(built)[0])
+        return Problem(
+            f"driver {facts['driver']} (CUDA {runs or 'unknown'}) is too old for {torch}, "
+            f"built for CUDA {built}",
+            f"driver {oldest or 'of that age'} or newer, or a torch for this driver",
+            other_torch,
+        )
+    return Problem(
+        f"{torch} cannot use {gpu}: {cut(warning, 150)}",
+        "a driver that works",
+        "nvidia-smi, then restart this machine",
+    )
+
+
+def torch_index(cuda: str | None) -> str:
+    """PyTorch's wheel index for the newest CUDA that the driver runs."""
+    newest = release(cuda or "12.6")
+    name = "cu130" if newest >= (13,) else "cu128" if newest >= (12, 8) else "cu126"
+    return f"https://download.pytorch.org/whl/{name}"
+
+
+# The compilers
+
+
+def nvcc_problems(facts: dict, probe: Probe):
+    """nvcc: GPU modes need it, the rehearsal only counts registers with it."""
+    on_gpu = wants_gpu(facts, probe)
+    arch = probe.fact("device", "arch") if on_gpu else None
+    oldest = OLDEST_NVCC.get(arch, "12.0")
+    lost = "no GPU kernel can be compiled" if on_gpu else "registers are left out, all else runs"
+    needed = f"nvcc {oldest} or newer" + (f" for {arch}" if arch in OLDEST_NVCC else "")
+    version, runs, source = facts["nvcc_version"], facts["driver_cuda"], facts["cuda_home_from"]
+    if not version and source in ("CUDA_HOME", "CUDA_PATH"):
+        found = f"{source}={facts['cuda_home']} has no nvcc, and TileLang looks nowhere else"
+        yield Problem(f"{found}: {lost}", needed, f"unset {source}", blocks=on_gpu)
+    elif not version or release(version) < release(oldest):
+        found = f"nvcc {version} in {facts['cuda_home']}" if version else "no nvcc"
+        yield Problem(f"{found}: {lost}", needed, get_nvcc(facts, on_gpu), blocks=on_gpu)
+    elif on_gpu and runs and release(version)[0] > release(runs)[0]:
+        major = release(runs)[0]
+        yield Problem(
+            f"nvcc {version} is newer than driver {facts['driver']}, which runs CUDA {runs}",
+            f"nvcc {major}, or driver {OLDEST_DRIVER.get(release(version)[0], '')} or newer",
+            f"export CUDA_HOME=/usr/local/cuda-{major}",
+        )
+
+
+def get_nvcc(facts: dict, on_gpu: bool) -> str:
+    """The command that gets an nvcc: TileLang's extra holds CUDA 13, which older drivers refuse."""
+    runs = facts["driver_cuda"]
+    if on_gpu and runs and release(runs) < (13,):
+        return f"conda install -c nvidia cuda-toolkit={runs}, or {rehearse(facts)}"
+    return pip_install(facts, "tilelang[nvcc]")
+
+
+def compiler_problems(facts: dict, probe: Probe):
+    """The host C++ compiler: every mode needs one, nvcc a newer one."""
+    source, version = facts["compiler_from"], facts["compiler_version"]
+    lost = "no kernel can be compiled, for a GPU or for the CPU"
+    if source in ("CXX", "CC") and not version:
+        found = f"{source}={facts['compiler']} does not run"
+        yield Problem(f"{found}: {lost}", "a C++ compiler", f"unset {source}", blocks=True)
+    elif not facts["compiler"]:
+        get = facts["install_compiler"]
+        yield Problem(f"no C++ compiler: {lost}", "g++ or clang++", get, blocks=True)
+    elif (
+        wants_gpu(facts, probe)
+        and "clang" not in facts["compiler"]
+        and release(version or "99") < (10,)
+    ):
+        yield Problem(
+            f"g++ {version} knows no C++20: no GPU kernel can be compiled",
+            "g++ 10 or newer",
+            f"{facts['install_compiler']}, or {rehearse(facts)}",
+            blocks=True,
+        )
+
+
+# TileLang
+
+
+def tilelang_problems(facts: dict, probe: Probe):
+    """tilelang missing, hidden, too old, failing at import or at its first kernel."""
+    file, version = facts["shadows"].get("tilelang"), facts["versions"].get("tilelang", "")
+    tested = pip_install(facts, f"tilelang=={TESTED}")
+    if probe.died and probe.culprit == "tilelang":
+        yield aborting_import(facts, probe)
+    if file:
+        yield shadow_problem("tilelang", file, probe)
+    elif probe.too_old:
+        yield Problem(
+            f"tilelang {version} on {probe.fact('device', 'gpu')} (sm_75)",
+            f"tilelang {OLDEST_ON_SM_75} or newer",
+            tested,
+        )
+    elif probe.missing("tilelang"):
+        yield Problem(
+            "tilelang is not installed",
+            f"tilelang {OLDEST_ON_SM_75} or newer, tested with {TESTED}",
+            tested,
+        )
+    elif probe.culprit == "tilelang" and not probe.died:
+        yield Problem(
+            f"tilelang {version} cannot be imported: {probe.how}",
+            "a tilelang that imports",
+            reinstall(facts),
+        )
+    elif probe.culprit == "kernel":
+        yield Problem(
+            f"tilelang {version} imports but cannot compile and run a kernel: {probe.how}",
+            "a kernel that runs",
+            reinstall(facts),
+        )
+
+
+def aborting_import(facts: dict, probe: Probe) -> Problem:
+    """An import that takes the process with it: no `try` in Python can catch that."""
+    here = facts["versions"].get("apache-tvm-ffi")
+    needs = facts["needs"].get("apache-tvm-ffi", " of the version it was built for")
+    return Problem(
+        f"importing tilelang {facts['versions'].get('tilelang', '')} ends the process "
+        f"({probe.died}), usually the fault of apache-tvm-ffi, here {here or 'not installed'}",
+        f"apache-tvm-ffi{needs}",
+        reinstall(facts),
+    )
+
+
+def reinstall(facts: dict) -> str:
+    """The command that brings the tested tilelang and its libraries anew, and touches no other."""
+    ffi = facts["versions"].get("apache-tvm-ffi")
+    wrong = not ffi or not within(ffi, facts["needs"].get("apache-tvm-ffi", ""))
+    if wrong or facts["versions"].get("tilelang") != TESTED:
+        return pip_install(facts, f"tilelang=={TESTED}")
+    again = (f"tilelang=={TESTED}", f"apache-tvm-ffi=={ffi}")
+    return pip_install(facts, "--force-reinstall", "--no-deps", *again)
+
+
+def within(version: str, specifiers: str) -> bool:
+    """Whether a version meets specifiers such as ">=0.1.11,<0.1.13"."""
+    for sign, text in re.findall(r"([<>=!]=?)([\d.]+)", specifiers):
+        here, bound = release(version), release(text)
+        meets = {
+            ">=": here >= bound,
+            "<=": here <= bound,
+            ">": here > bound,
+            "<": here < bound,
+            "==": here == bound,
+            "!=": here != bound,
+        }
+        if not meets[sign]:
+            return False
+    return True
+
+
+def shadow_problem(module: str, file: str, probe: Probe) -> Problem:
+    """A local file or folder that has the name of an installed module and comes before it."""
+    fails = f" and fails ({probe.how})" if probe.culprit == module else ""
+    return Problem(
+        f"{module} is taken from {file}, which belongs to no installed package{fails}",
+        f"the installed {module}",
+        unshadow(module, file),
+        blocks=module == "torch" and probe.culprit == "torch",
+    )
+
+
+def unshadow(module: str, file: str) -> str:
+    """The command after which Python finds the installed module."""
+    folder = file if os.path.isdir(file) else os.path.dirname(file)
+    local = folder if os.path.basename(folder) == module else file
+    on_path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if os.path.dirname(local) in map(os.path.abspath, filter(None, on_path)):
+        return "unset PYTHONPATH"
+    return f"mv {shlex.quote(local)} {shlex.quote(local + '.away')}"

@@ -1,0 +1,55 @@
+"""The TileLang tour: from nothing to understanding GPU kernels in TileLang, in one command.
+
+    python tilelang_tour.py                    the whole tour
+    python tilelang_tour.py --only gemm        some of it
+    python tilelang_tour.py --help             the other options
+
+arguments > environment > install > sections > summary
+"""
+
+import os
+import sys
+
+if sys.version_info < (3, 10):  # noqa: UP036 - the one line that older Pythons must understand
+    sys.exit("Python %d.%d found; the tour needs 3.10 or newer." % sys.version_info[:2])
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from sections.course import Course  # noqa: E402
+from sections.runner import arguments as command_line  # noqa: E402
+from sections.runner.screen import Screen  # noqa: E402
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the tour as the command line says; returns the exit code and never exits.
+
+    arguments  without the program's name; None takes those of the command line. From a notebook
+               cell call main([]) or main(["--only", "gemm"]).
+    """
+    screen, course = Screen(), Course()
+    if arguments is None:
+        arguments = [] if "ipykernel" in sys.modules else sys.argv[1:]
+    try:
+        options = command_line.parse(arguments, course)
+    except command_line.UsageError as error:
+        screen.line(f"tilelang_tour.py: {error}")
+        return 2
+    except SystemExit as end:  # --help
+        return int(end.code or 0)
+    if options.list:
+        for name in course.order:
+            screen.line(f"{name:<16} {course.docstring(name)[0]}")
+        return 0
+    from sections.runner.conduct import conduct
+
+    return conduct(course, options, screen)
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 1
+    raise SystemExit(code)
