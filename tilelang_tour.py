@@ -11,7 +11,7 @@ import os
 import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036 - the one line that older Pythons must understand
-    sys.exit("Python %d.%d found; the tour needs 3.10 or newer." % sys.version_info[:2])
+    sys.exit("Python " + sys.version.split()[0] + " found; the tour needs 3.10 or newer.")
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -20,13 +20,14 @@ from sections.runner import arguments as command_line  # noqa: E402
 from sections.runner.screen import Screen  # noqa: E402
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, course: Course | None = None) -> int:
     """Run the tour as the command line says; returns the exit code and never exits.
 
     arguments  without the program's name; None takes those of the command line. From a notebook
                cell call main([]) or main(["--only", "gemm"]).
+    course     the sections to choose from, those of the tour unless given
     """
-    screen, course = Screen(), Course()
+    screen, course = Screen(), course or Course()
     if arguments is None:
         arguments = [] if "ipykernel" in sys.modules else sys.argv[1:]
     try:

@@ -109,6 +109,8 @@ LADDERS = {
         ("+ 8 stages", {"num_stages": 8}, "more tiles in flight than shared memory has room for"),
     ),
 }
+AWKWARD = ((77, 77, 77), (100, 130, 33), (1, 1, 1))
+SHOWN = 4096  # M, N and K of the code that is read in rehearsal
 BEST_STEP = {"sm_75": 3, "sm_80": 4, "sm_86": 4, "sm_90a": 7, "sm_100a": 5}
 
 
@@ -137,7 +139,8 @@ def problem(page, M: int, N: int, K: int) -> Problem:
     A, B = inputs(page, M, N, K)
     return Problem(
         case=case(M, N, K),
-        arguments={"M": M, "N": N, "K": K},
+        arguments=sizes(M, N, K),
+        shown=sizes(SHOWN, SHOWN, SHOWN),
         inputs=(A, B),
         expected=reference(A, B),
         bounds={"reduction": K},
@@ -147,59 +150,74 @@ def problem(page, M: int, N: int, K: int) -> Problem:
 
 
 def run(page):
-    page.say("""The kernel, whole. bx and by say which tile of C this block computes. The loop over k
-    is a pipeline: with num_stages tiles in flight, copies of later tiles run while this one is
+    page.say("""The kernel, whole. bx and by say which tile of C this block computes. The loop over
+    k is a pipeline: with num_stages tiles in flight, copies of later tiles run while this one is
     multiplied. The sum is kept in float32, whatever the inputs are.""")
     page.show(gemm)
 
-    ladder = list(page.device.preset(LADDERS))
-    if page.quick:
-        ladder = [ladder[0], ladder[page.device.preset(BEST_STEP)]]
-    if page.overrides:
-        yours = page.schedule(best_schedule(page.device))
-        ladder.append(steps(("yours", yours, "from the command line"))[0])
-    awkward = check_awkward(page)
+    gpu = page.device.is_gpu
+    size = ((2048 if page.quick else 4096),) * 3 if gpu else (100, 130, 70)
+    ladder = choose_ladder(page)
+    schedule = page.schedule(best_schedule(page.device))
+    jobs = [{**sizes(*size), **step.schedule} for step in ladder]
+    jobs += [{**sizes(*shape), **schedule} for shape in AWKWARD]
+    page.build((gemm, job) for job in jobs)  # all together, in parallel; below they are ready
 
-    size = (200, 300, 100) if not page.device.is_gpu else (2048 if page.quick else 4096,) * 3
+    check_awkward(page, schedule)
     rungs = climb(page, gemm, ladder, problem(page, *size))
     page.say("""A ladder of schedules, one change a row. Shared memory holds num_stages tiles of A
     and of B, (block_M + block_N) x block_K x 2 bytes a stage; the figures are the compiler's.""")
-    page.say("""FLOPs: one multiplication and one addition for each of M x N x K products. Every row
-    was checked before it was timed, in turn with cuBLAS.""" if page.device.is_gpu else f"""Every
-    row ran here, on the CPU, for {case(*size)}, and was checked; what is shown is the code that
-    TileLang generates from the same source for {page.device.arch}.""")
-    (timed_table if page.device.is_gpu else generated_table)(page, rungs)
+    if gpu:
+        page.say("""FLOPs: one multiplication and one addition for each of M x N x K products. Every
+        row was checked before it was timed, in turn with cuBLAS.""")
+    else:
+        page.say(f"""Every row ran here, on the CPU, for {case(*size)}, and was checked. What is
+        shown is the code generated from the same source for {page.device.arch} and
+        {case(SHOWN, SHOWN, SHOWN)}.""")
+    (timed_table if gpu else generated_table)(page, rungs)
 
     chosen = best(rungs)
-    kernel = chosen.kernel if chosen else awkward
-    schedule = chosen.step.schedule if chosen else best_schedule(page.device)
-    page.say(f"What became of the loop, with {describe(schedule)}:")
-    page.landmarks(kernel.code)
-    resources = page.resources(kernel.code)
+    explained = chosen or next(rung for rung in rungs if rung.step.schedule == schedule)
+    page.say(f"What became of the loop, with {describe(explained.step.schedule)}:")
+    page.landmarks(explained.code)
+    resources = page.resources(explained.code)
     if resources:
         page.say(f"nvcc reports {resources}.")
     conclude(page, rungs, chosen)
 
 
-def check_awkward(page):
-    """Shapes that no tile divides, by this architecture's best schedule; returns one kernel."""
-    schedule = page.schedule(best_schedule(page.device))
-    shapes = [(77, 77, 77), (100, 130, 33), (1, 1, 1)]
-    kernels = page.build((gemm, {"M": M, "N": N, "K": K, **schedule}) for M, N, K in shapes)
-    for (M, N, K), kernel in zip(shapes, kernels, strict=True):
-        A, B = inputs(page, M, N, K)
-        page.check(case(M, N, K), kernel, (A, B), reference(A, B), reduction=K)
-    return kernels[0]
+def sizes(M: int, N: int, K: int) -> dict:
+    """The kernel's arguments for a product."""
+    return {"M": M, "N": N, "K": K}
+
+
+def choose_ladder(page) -> list:
+    """This architecture's ladder, in quick mode its ends; with the learner's own row, if any."""
+    ladder = list(page.device.preset(LADDERS))
+    if page.quick:
+        ladder = [ladder[0], ladder[page.device.preset(BEST_STEP)]]
+    if page.overrides:
+        yours = page.schedule(best_schedule(page.device))
+        ladder += steps(("yours", yours, "from the command line"))
+    return ladder
+
+
+def check_awkward(page, schedule: dict) -> None:
+    """Check shapes that no tile divides."""
+    kernels = page.build((gemm, {**sizes(*shape), **schedule}) for shape in AWKWARD)
+    for shape, kernel in zip(AWKWARD, kernels, strict=True):
+        A, B = inputs(page, *shape)
+        page.check(case(*shape), kernel, (A, B), reference(A, B), reduction=shape[2])
 
 
 def timed_table(page, rungs) -> None:
     """The ladder on a GPU: time, throughput, ratio to cuBLAS."""
     rows = []
     for number, rung in enumerate(rungs, 1):
-        shared = kilobytes(rung.kernel.code.shared_bytes) if rung.kernel else None
         m = rung.measurement
         figures = [f"{m['ms']:.3f}", f"{m['value']:.0f}", f"{m['ratio']:.2f}x"] if m else [None] * 3
-        rows.append([number, rung.step.change, shared, *figures, rung.left_out or rung.step.why])
+        rows.append([number, rung.step.change, shared(rung), *figures,
+                     rung.left_out or rung.step.why])
     page.table(["", "step", "shared", "ms", "TFLOP/s", "vs cuBLAS", "why"], rows,
                right=("", "shared", "ms", "TFLOP/s", "vs cuBLAS"))
 
@@ -210,16 +228,18 @@ def generated_table(page, rungs) -> None:
 
     rows = []
     for number, rung in enumerate(rungs, 1):
-        code = rung.kernel.code if rung.kernel else None
-        found = {mark.name for mark in landmarks(code)} if code else set()
-        copies = [name for name in ("TMA load", "cp.async") if name in found]
-        copies = copies or ["plain loads"]
-        multiply = [name for name in ("wgmma", "mma.sync") if name in found]
-        rows.append([number, rung.step.change, kilobytes(code.shared_bytes) if code else None,
-                     code.threads if code else None, *copies, *multiply,
-                     rung.left_out or rung.step.why])
+        found = {mark.name for mark in landmarks(rung.code)} if rung.code else set()
+        copies = next((name for name in ("TMA load", "cp.async") if name in found), "plain loads")
+        multiplies = next((name for name in ("wgmma", "mma.sync") if name in found), None)
+        rows.append([number, rung.step.change, shared(rung), rung.code and rung.code.threads,
+                     copies, multiplies, rung.left_out or rung.step.why])
     page.table(["", "step", "shared", "threads", "copies", "multiplies", "why"], rows,
                right=("", "shared", "threads"))
+
+
+def shared(rung) -> str | None:
+    """The compiler's figure for a row's shared memory."""
+    return kilobytes(rung.code.shared_bytes) if rung.code else None
 
 
 def conclude(page, rungs, chosen) -> None:

@@ -14,6 +14,7 @@ import torch
 from sections.common.measure import Work
 
 SCHEDULE = {"block_N": 1024, "threads": 256}
+SHOWN = 1 << 28  # the size whose code is read in rehearsal
 
 
 @tilelang.jit
@@ -48,6 +49,16 @@ def inputs(page, size: int, dtype: torch.dtype, seed: int = 0):
     )
 
 
+def name_of(dtype: torch.dtype) -> str:
+    """ "float16" for torch.float16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def tile_dtype(dtype: torch.dtype):
+    """TileLang's name for a torch dtype."""
+    return getattr(T, name_of(dtype))
+
+
 def work(size: int, dtype: torch.dtype) -> Work:
     """Read A, read B, write C: three times the size of one vector."""
     return Work(bytes_moved=3 * size * dtype.itemsize)
@@ -57,7 +68,7 @@ def largest(page) -> int:
     """Elements a vector: far more than the L2 cache holds, and an eighth of the memory at most."""
     if not page.device.is_gpu:
         return 1 << 16
-    size = 1 << (24 if page.quick else 28)
+    size = SHOWN >> 4 if page.quick else SHOWN
     while 4 * 4 * size > page.device.memory_bytes // 2:
         size //= 2
     return size
@@ -72,8 +83,7 @@ def run(page):
         (even, torch.float32), (even, torch.float16), (ragged, torch.float32), (1, torch.float32),
     ]
     kernels = page.build(
-        (vector_add, {"N": size, "dtype": getattr(T, str(dtype).removeprefix("torch.")), **schedule})
-        for size, dtype in cases
+        (vector_add, {"N": size, "dtype": tile_dtype(dtype), **schedule}) for size, dtype in cases
     )
 
     page.say(f"""The kernel. `block` is this block's number; it owns the {block} elements from
@@ -82,21 +92,21 @@ def run(page):
 
     for (size, dtype), kernel in zip(cases, kernels, strict=True):
         tensors = inputs(page, size, dtype)
-        name = str(dtype).removeprefix("torch.")
-        page.check(f"{size} {name}", kernel, tensors, reference(*tensors))
+        page.check(f"{size} {name_of(dtype)}", kernel, tensors, reference(*tensors))
 
     rows = measured(page, cases[:2], kernels[:2]) if page.device.is_gpu else []
 
-    float32, _, tail, _ = kernels
-    page.say(f"""What the compiler made of it, for N = {even}, a size that {block} divides. Each
-    thread moves 16 bytes with one instruction, and there is no bounds check: the compiler has
-    proved that every index is inside.""")
-    page.listing(float32.code)
-    page.landmarks(float32.code)
-    page.say(f"""For N = {ragged} the last tile is cut short. The same Python source now gets a guard
+    large, tail = (even, ragged) if page.device.is_gpu else (SHOWN, SHOWN // 4 + 3)
+    page.say(f"""What the compiler made of it, for N = {large}, a size that {block} divides. One
+    instruction moves several elements, and there is no bounds check: the compiler has proved that
+    every index is inside.""")
+    code = page.code(kernels[0], N=large)
+    page.listing(code)
+    page.landmarks(code)
+    page.say(f"""For N = {tail} the last tile is cut short. The same Python source now gets a guard
     around every access to global memory, and one element a load, since a row of 4 could cross the
     end.""")
-    page.landmarks(tail.code, only=("bounds guard", "vector load"))
+    page.landmarks(page.code(kernels[2], N=tail))
 
     conclude(page, rows, even)
 
@@ -108,7 +118,7 @@ def measured(page, cases, kernels) -> list[dict]:
         tensors = inputs(page, size, dtype)
         out = torch.empty_like(tensors[0])
         rows += page.measure(
-            f"{size} {str(dtype).removeprefix('torch.')}",
+            f"{size} {name_of(dtype)}",
             f"block_N={kernel.arguments['block_N']}, {kernel.arguments['threads']} threads",
             kernel,
             tensors,
@@ -139,7 +149,7 @@ def conclude(page, rows: list[dict], size: int) -> None:
     if rows:
         add, copy = rows[0], rows[1]
         page.lesson(f"""on this {page.device.gpu} {size} float32 elements take {add['ms']:.3f} ms,
-        {add['value']:.0f} GB/s: {add['ratio']:.2f}x torch.add and {copy['ratio']:.2f}x a plain copy.
+        {add['value']:.0f} GB/s: {add['ratio']:.2f}x torch.add, {copy['ratio']:.2f}x a plain copy.
         Memory is the limit, so no cleverer arithmetic can help; only moving fewer bytes can.""")
     else:
         page.lesson("""a kernel says what happens to a tile; the compiler decides which thread does

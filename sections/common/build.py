@@ -23,7 +23,7 @@ class Kernel:
     seconds         how long compiling took
     """
 
-    jit: object
+    jit: object = field(repr=False)
     arguments: dict
     arch: str
     function: Callable = field(repr=False)

@@ -162,16 +162,17 @@ class Program:
     """A traced kernel (a TVM PrimFunc) with the settings that decide what it is compiled to."""
 
     tir: object
+    text: str  # taken before anything is lowered: lowering renames variables in `tir`
     pass_configs: dict
     compile_flags: list
 
-    def key(self, arch: str) -> str:
-        """The cache key of the CUDA for `arch`.
+    def key(self, target: str) -> str:
+        """A key for what this program becomes on `target`, the same in every process.
 
-        The traced program's text holds all that went into it: arguments, constants, macros.
+        The program's text holds all that went into it: arguments, constants, macros.
         """
-        text = self.tir.script(show_meta=True)
-        return _key("code", arch, text, sorted(self.pass_configs.items()), self.compile_flags)
+        settings = sorted(self.pass_configs.items())
+        return _key("code", target, self.text, settings, self.compile_flags)
 
     @property
     def nvcc_flags(self) -> str:
@@ -195,7 +196,10 @@ def trace(kernel, target, arguments: dict) -> Program:
         tir = kernel.get_tir(**arguments)
     # As tilelang.compile does it: the decorator's settings override those in the kernel's body.
     configs = {**tir.attrs.get("tilelang_pass_configs", {}), **(kernel.pass_configs or {})}
-    return Program(tir, normalize_pass_configs(configs), _as_list(kernel.compile_flags))
+    return Program(
+        tir, tir.script(show_meta=True), normalize_pass_configs(configs),
+        _as_list(kernel.compile_flags),
+    )
 
 
 def generate(kernel, arch: str, /, **arguments) -> Code:
@@ -385,10 +389,12 @@ def _read_report(report: str, code: Code) -> Resources:
 # Remembering: in this process, and in TileLang's cache folder for the next
 
 _memory: dict[str, object] = {}
+_reader = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()  # of what reads the results
 
 
 def _key(*facts) -> str:
-    return hashlib.sha256(repr((tilelang.__version__, *facts)).encode()).hexdigest()
+    facts = (tilelang.__version__, _reader, *facts)
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def _file(key: str) -> Path:

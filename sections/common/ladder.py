@@ -21,12 +21,14 @@ class Problem:
 
     case       e.g. "4096x4096x4096 float16"
     arguments  of the kernel beside the schedule, e.g. {"M": 4096, ...}
+    shown      the sizes whose generated code is read; the same, except in rehearsal
     inputs, expected   tensors; `bounds` as page.check takes them
     baseline   its name and a function without arguments
     """
 
     case: str
     arguments: dict
+    shown: dict
     inputs: tuple
     expected: object
     bounds: dict
@@ -40,6 +42,7 @@ class Rung:
 
     step: Step
     kernel: object = None
+    code: object = None
     measurement: dict | None = None
     left_out: str = ""
 
@@ -67,10 +70,10 @@ def climb(page: Page, kernel, ladder: list[Step], problem: Problem) -> list[Rung
             page.fail(f"{rung.step.change}: did not compile: {result}")
             rung.left_out = "did not compile"
             continue
-        rung.kernel = result
-        if result.code.shared_bytes > limit:
-            rung.left_out = f"left out: needs {kilobytes(result.code.shared_bytes)} of " \
-                            f"{kilobytes(limit)}"
+        rung.kernel, rung.code = result, page.code(result, **problem.shown)
+        if rung.code.shared_bytes > limit:
+            rung.left_out = (f"left out: {kilobytes(rung.code.shared_bytes)} is over "
+                             f"{page.device.arch}'s {kilobytes(limit)}")
         elif not page.check(problem.case, result, problem.inputs, problem.expected,
                             **problem.bounds):
             rung.left_out = "wrong result"

@@ -59,7 +59,7 @@ class Page:
 
     def table(self, headers: list[str], rows: list[list], right: tuple[str, ...] = ()) -> None:
         """Print a table; `right` names the columns aligned to the right."""
-        self._print(format_table(headers, rows, right))
+        self._print("\n" + format_table(headers, rows, right) + "\n")
 
     def show(self, thing) -> None:
         """Print the source of a kernel or function with its file and line numbers."""
@@ -69,7 +69,7 @@ class Page:
         lines, start = inspect.getsourcelines(function)
         path = os.path.relpath(inspect.getsourcefile(function), _root())
         numbered = (f"{start + n:4} | {line.rstrip()}" for n, line in enumerate(lines))
-        self._print(f"{path}:{start}\n" + "\n".join(numbered))
+        self._print(f"\n{path}:{start}\n" + "\n".join(numbered) + "\n")
 
     def lesson(self, text: str) -> None:
         """The one or two sentences a section ends with, with this run's numbers."""
@@ -99,7 +99,7 @@ class Page:
         return {**defaults, **self.overrides}
 
     def build(self, jobs: Sequence[tuple]) -> list:
-        """Compile (kernel, arguments) pairs in parallel; a failed one is returned as its exception."""
+        """Compile (kernel, arguments) pairs in parallel; each one's kernel, or its exception."""
         from sections.common.build import build
 
         return build(
@@ -203,28 +203,34 @@ class Page:
 
     # Generated code
 
+    def code(self, kernel, **shown):
+        """The CUDA of a built kernel; in rehearsal for the arguments `shown`, a size for a GPU.
+
+        Sizes are constants while a kernel is compiled, so a small size has other code than a large.
+        """
+        if self.device.is_gpu:
+            return kernel.code
+        from sections.common.codegen import generate
+
+        return generate(kernel.jit, self.device.arch, **{**kernel.arguments, **shown})
+
     def landmarks(self, code, only: tuple[str, ...] = ()) -> None:
         """Print what is worth finding in a kernel's CUDA: line, text, and what it does."""
         from sections.common.codegen import landmarks
 
-        found = landmarks(code, only) if only else landmarks(code)
-        self._print(
-            f"generated CUDA for {code.arch} ({code.source.count(chr(10)) + 1} lines, "
-            f"{code.threads} threads a block, {kilobytes(code.shared_bytes)} shared memory)"
-        )
-        self._print(
-            format_table(["line", "code", "what it does"],
-                         [[mark.line, _cut(mark.code, 44), mark.meaning] for mark in found],
-                         right=("line",)),
-            "    ",
-        )
+        rows = [[mark.line, squeeze(mark.code, 52), mark.meaning] for mark in landmarks(code, only)]
+        shared = f", {kilobytes(code.shared_bytes)} shared memory" if code.shared_bytes else ""
+        self._print(f"\nLandmarks in the CUDA generated for {code.arch} "
+                    f"({code.threads} threads a block{shared}):")
+        self._print(format_table(["line", "code", "what it does"], rows, right=("line",)) + "\n")
 
-    def listing(self, code, cut: int = 110) -> None:
+    def listing(self, code, width: int = 100) -> None:
         """Print a short kernel's generated CUDA whole."""
         from sections.common.codegen import body
 
-        self._print(f"generated CUDA for {code.arch}")
-        self._print("\n".join(f"{n:4} | {_cut(line, cut)}" for n, line in body(code)), "    ")
+        lines = (f"{number:4} | {line if len(line) <= width else line[:width - 3] + '...'}"
+                 for number, line in body(code))
+        self._print(f"\nCUDA generated for {code.arch}:\n" + "\n".join(lines) + "\n")
 
     def resources(self, code) -> str | None:
         """Registers and spills of a kernel as a sentence, None where there is no nvcc."""
@@ -271,8 +277,27 @@ def flush_c_stdio() -> None:
         sys.stdout.flush()
 
 
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 3] + "..."
+def squeeze(code: str, length: int) -> str:
+    """A line of CUDA in at most `length` characters: long index arithmetic becomes "..."."""
+    if len(code) > length:
+        code = _without_arithmetic(code)
+    return code if len(code) <= length else code[: length - 3] + "..."
+
+
+def _without_arithmetic(code: str, keep: int = 12) -> str:
+    """Replace what stands in brackets inside of brackets, where it is longer than `keep`."""
+    out, depth, start = "", 0, 0
+    for character in code:
+        if character in "([":
+            depth += 1
+            if depth == 2:
+                start = len(out) + 1
+        out += character
+        if character in ")]":
+            depth -= 1
+            if depth == 1 and len(out) - start > keep:
+                out = out[:start] + "..." + character
+    return out
 
 
 def _root() -> str:

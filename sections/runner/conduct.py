@@ -28,6 +28,8 @@ def conduct(course: Course, options: Options, screen: Screen) -> int:
 def heading(probe: Probe, facts: dict, sections: int) -> str:
     """What runs where: mode, GPU, architecture, versions."""
     fact = probe.fact
+    if not fact("device", "mode"):  # a course that needs no device
+        return f"{sections} section{'s' if sections > 1 else ''}"
     arch, shared = fact("device", "arch"), (fact("device", "shared_bytes") or 0) // 1024
     where = f"{fact('device', 'gpu')} ({fact('device', 'gpu_arch')}, " \
             f"{fact('device', 'multiprocessors')} SMs)"
@@ -51,7 +53,7 @@ def end(record: Record, facts: dict, options: Options, screen: Screen) -> None:
     """Print the summary, write the results, print the verdict last."""
     probe = record.probe or Probe()
     screen.line()
-    screen.line(summary.table(record, timed=probe.fact("device", "mode") != "rehearsal"))
+    screen.line(summary.table(record, timed=probe.fact("device", "mode") in ("gpu", "arch")))
     for line in summary.notes(record):
         screen.line(line)
     if options.results:

@@ -274,10 +274,12 @@ def cplus_compiler(environ) -> tuple[str, str]:
 
 
 def version_of(program: str, pattern: str) -> str | None:
-    """The version a compiler tells of itself; None where there is none or it does not run."""
+    """The version a compiler tells of itself, "unknown" if it tells none; None if it cannot run."""
     text = output_of(program, "--version") if program else None
-    number = re.search(pattern, text or "")
-    return number[1] if number else None
+    if text is None:
+        return None
+    number = re.search(pattern, text)
+    return number[1] if number else "unknown"
 
 
 def install_compiler_command() -> str:

@@ -24,12 +24,15 @@ def installed(python: str = sys.executable) -> dict:
     needs         what the installed tilelang asks of its libraries: {"apache-tvm-ffi": ">=0.1.11"}
     shadows       {"tilelang": file}: taken from a file that belongs to no installed package
     nvcc_package  folder of the nvidia-cuda-nvcc package's toolkit, or None
+    site          folder that packages are installed into;  venv  it is a virtual environment's
+    pip           pip is there
     """
+    nothing = {"versions": {}, "needs": {}, "shadows": {}, "nvcc_package": None}
     text = output_of(python, str(Path(__file__).resolve()), timeout=60) or ""
     try:
         return json.loads(text.splitlines()[-1])
     except (ValueError, IndexError):
-        return {"versions": {}, "needs": {}, "shadows": {}, "nvcc_package": None}
+        return {**nothing, "site": "", "venv": False, "pip": False}
 
 
 def output_of(*command: str, timeout: float = 15, failing: bool = False) -> str | None:
@@ -55,6 +58,9 @@ def output_of(*command: str, timeout: float = 15, failing: bool = False) -> str 
 
 def look_up() -> dict:
     """The facts that `installed` documents, as this interpreter sees them."""
+    import importlib.util
+    import sysconfig
+
     found = {name: distribution(name) for name in (*PACKAGES, "nvidia-cuda-nvcc")}
     shadows = {name: shadow(name, found[name]) for name in ("torch", "tilelang")}
     return {
@@ -62,6 +68,9 @@ def look_up() -> dict:
         "needs": needs(found["tilelang"]),
         "shadows": {name: file for name, file in shadows.items() if file},
         "nvcc_package": toolkit(found["nvidia-cuda-nvcc"]),
+        "site": sysconfig.get_path("purelib"),
+        "venv": sys.prefix != sys.base_prefix,
+        "pip": importlib.util.find_spec("pip") is not None,
     }
 
 

@@ -48,6 +48,15 @@ def problems(facts: dict, probe: Probe) -> list[Problem]:
     return sorted([*around, *inside], key=lambda problem: not problem.blocks)
 
 
+def obstacle(facts: dict, probe: Probe) -> Problem:
+    """The one problem that keeps a probe from being usable."""
+    first = next(iter(problems(facts, probe)), None)
+    if first and first.blocks:
+        return first
+    steps = (*torch_problems(facts, probe), *tilelang_problems(facts, probe))
+    return steps[0] if steps else Problem(probe.cause, "a tilelang that works", reinstall(facts))
+
+
 def pip_install(facts: dict, *arguments: str) -> str:
     """The command that has pip install something into this Python."""
     return f"{facts['command']} -m pip install {shlex.join(arguments)}"
@@ -58,10 +67,9 @@ def rehearse(facts: dict) -> str:
     return f"{facts['command']} tilelang_tour.py --device cpu"
 
 
-def wants_gpu(facts: dict, probe: Probe) -> bool:
-    """Whether kernels are to be compiled for a GPU that is here."""
-    mode = probe.fact("device", "mode")
-    return mode != "rehearsal" if mode else bool(facts["gpus"])
+def older(version: str, bound: str) -> bool:
+    """Whether a version is known and below a bound."""
+    return bool(release(version)) and release(version) < release(bound)
 
 
 # The machine
@@ -69,7 +77,7 @@ def wants_gpu(facts: dict, probe: Probe) -> bool:
 
 def system_problems(facts: dict):
     """Python, operating system, C library."""
-    if release(facts["python"]) < (3, 10):
+    if older(facts["python"], "3.10"):
         yield Problem(
             f"Python {facts['python']}",
             "Python 3.10 or newer",
@@ -82,7 +90,7 @@ def system_problems(facts: dict):
             "Linux or WSL; here the CPU rehearsal runs, if TileLang has a wheel for it",
             rehearse(facts),
         )
-    elif not facts["glibc"] or release(facts["glibc"]) < (2, 28):
+    elif not facts["glibc"] or older(facts["glibc"], "2.28"):
         library = f"glibc {facts['glibc']}" if facts["glibc"] else "no glibc"
         yield Problem(
             f"{facts['os']} with {library}",
@@ -115,7 +123,7 @@ def torch_problems(facts: dict, probe: Probe):
     """torch itself, and the device it was asked for."""
     file = facts["shadows"].get("torch")
     if file:
-        yield shadow_problem("torch", file, probe)
+        yield shadow_problem("torch", file, facts, probe)
     elif probe.missing("torch"):
         yield Problem(
             "torch is not installed",
@@ -151,7 +159,7 @@ def gpu_problems(facts: dict, probe: Probe):
     if not facts["gpus"]:
         return
     gpu, capabilities = facts["gpus"][0]["name"], [g["capability"] for g in facts["gpus"]]
-    if all(capability and release(capability) < (7, 5) for capability in capabilities):
+    if all(capability and older(capability, "7.5") for capability in capabilities):
         yield Problem(
             f"{gpu} is sm_{capabilities[0].replace('.', '')}",
             "sm_75 or newer (T4, RTX 20 and on) for the GPU modes; the CPU rehearsal runs",
@@ -203,19 +211,21 @@ def torch_index(cuda: str | None) -> str:
 
 def nvcc_problems(facts: dict, probe: Probe):
     """nvcc: GPU modes need it, the rehearsal only counts registers with it."""
-    on_gpu = wants_gpu(facts, probe)
+    mode = probe.fact("device", "mode")
+    on_gpu = mode in ("gpu", "arch")
     arch = probe.fact("device", "arch") if on_gpu else None
     oldest = OLDEST_NVCC.get(arch, "12.0")
-    lost = "no GPU kernel can be compiled" if on_gpu else "registers are left out, all else runs"
+    maybe_gpu = on_gpu or (not mode and facts["gpus"])
+    lost = "no GPU kernel can be compiled" if maybe_gpu else "registers are left out, all else runs"
     needed = f"nvcc {oldest} or newer" + (f" for {arch}" if arch in OLDEST_NVCC else "")
     version, runs, source = facts["nvcc_version"], facts["driver_cuda"], facts["cuda_home_from"]
     if not version and source in ("CUDA_HOME", "CUDA_PATH"):
         found = f"{source}={facts['cuda_home']} has no nvcc, and TileLang looks nowhere else"
         yield Problem(f"{found}: {lost}", needed, f"unset {source}", blocks=on_gpu)
-    elif not version or release(version) < release(oldest):
+    elif not version or older(version, oldest):
         found = f"nvcc {version} in {facts['cuda_home']}" if version else "no nvcc"
         yield Problem(f"{found}: {lost}", needed, get_nvcc(facts, on_gpu), blocks=on_gpu)
-    elif on_gpu and runs and release(version)[0] > release(runs)[0]:
+    elif on_gpu and runs and release(version)[:1] > release(runs)[:1]:
         major = release(runs)[0]
         yield Problem(
             f"nvcc {version} is newer than driver {facts['driver']}, which runs CUDA {runs}",
@@ -227,7 +237,7 @@ def nvcc_problems(facts: dict, probe: Probe):
 def get_nvcc(facts: dict, on_gpu: bool) -> str:
     """The command that gets an nvcc: TileLang's extra holds CUDA 13, which older drivers refuse."""
     runs = facts["driver_cuda"]
-    if on_gpu and runs and release(runs) < (13,):
+    if on_gpu and runs and older(runs, "13"):
         return f"conda install -c nvidia cuda-toolkit={runs}, or {rehearse(facts)}"
     return pip_install(facts, "tilelang[nvcc]")
 
@@ -243,9 +253,9 @@ def compiler_problems(facts: dict, probe: Probe):
         get = facts["install_compiler"]
         yield Problem(f"no C++ compiler: {lost}", "g++ or clang++", get, blocks=True)
     elif (
-        wants_gpu(facts, probe)
+        probe.fact("device", "mode") in ("gpu", "arch")
         and "clang" not in facts["compiler"]
-        and release(version or "99") < (10,)
+        and older(version or "", "10")
     ):
         yield Problem(
             f"g++ {version} knows no C++20: no GPU kernel can be compiled",
@@ -262,10 +272,8 @@ def tilelang_problems(facts: dict, probe: Probe):
     """tilelang missing, hidden, too old, failing at import or at its first kernel."""
     file, version = facts["shadows"].get("tilelang"), facts["versions"].get("tilelang", "")
     tested = pip_install(facts, f"tilelang=={TESTED}")
-    if probe.died and probe.culprit == "tilelang":
-        yield aborting_import(facts, probe)
     if file:
-        yield shadow_problem("tilelang", file, probe)
+        yield shadow_problem("tilelang", file, facts, probe)
     elif probe.too_old:
         yield Problem(
             f"tilelang {version} on {probe.fact('device', 'gpu')} (sm_75)",
@@ -278,7 +286,10 @@ def tilelang_problems(facts: dict, probe: Probe):
             f"tilelang {OLDEST_ON_SM_75} or newer, tested with {TESTED}",
             tested,
         )
-    elif probe.culprit == "tilelang" and not probe.died:
+    elif probe.culprit == "tilelang" and probe.died:
+        needs = facts["needs"].get("apache-tvm-ffi", " of the version it was built for")
+        yield Problem(aborts(facts, probe), f"apache-tvm-ffi{needs}", reinstall(facts))
+    elif probe.culprit == "tilelang":
         yield Problem(
             f"tilelang {version} cannot be imported: {probe.how}",
             "a tilelang that imports",
@@ -292,15 +303,12 @@ def tilelang_problems(facts: dict, probe: Probe):
         )
 
 
-def aborting_import(facts: dict, probe: Probe) -> Problem:
+def aborts(facts: dict, probe: Probe) -> str:
     """An import that takes the process with it: no `try` in Python can catch that."""
-    here = facts["versions"].get("apache-tvm-ffi")
-    needs = facts["needs"].get("apache-tvm-ffi", " of the version it was built for")
-    return Problem(
+    here = facts["versions"].get("apache-tvm-ffi", "not installed")
+    return (
         f"importing tilelang {facts['versions'].get('tilelang', '')} ends the process "
-        f"({probe.died}), usually the fault of apache-tvm-ffi, here {here or 'not installed'}",
-        f"apache-tvm-ffi{needs}",
-        reinstall(facts),
+        f"({probe.died}), usually the fault of apache-tvm-ffi, here {here}"
     )
 
 
@@ -331,15 +339,15 @@ def within(version: str, specifiers: str) -> bool:
     return True
 
 
-def shadow_problem(module: str, file: str, probe: Probe) -> Problem:
+def shadow_problem(module: str, file: str, facts: dict, probe: Probe) -> Problem:
     """A local file or folder that has the name of an installed module and comes before it."""
-    fails = f" and fails ({probe.how})" if probe.culprit == module else ""
-    return Problem(
-        f"{module} is taken from {file}, which belongs to no installed package{fails}",
-        f"the installed {module}",
-        unshadow(module, file),
-        blocks=module == "torch" and probe.culprit == "torch",
-    )
+    found = f"{module} is taken from {file}, which belongs to no installed package"
+    if probe.culprit == module == "tilelang" and probe.died:
+        found = f"{aborts(facts, probe)}; {found}"
+    elif probe.culprit == module:
+        found += f", and fails: {probe.how}"
+    blocks = module == "torch" and probe.culprit == "torch"
+    return Problem(found, f"the installed {module}", unshadow(module, file), blocks)
 
 
 def unshadow(module: str, file: str) -> str:
