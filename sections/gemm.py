@@ -109,7 +109,7 @@ LADDERS = {
         ("+ 8 stages", {"num_stages": 8}, "more tiles in flight than shared memory has room for"),
     ),
 }
-AWKWARD = ((77, 77, 77), (100, 130, 33), (1, 1, 1))
+AWKWARD = ((77, 77, 77), (100, 130, 33), (64, 8, 300), (1, 1, 1))
 SHOWN = 4096  # M, N and K of the code that is read in rehearsal
 BEST_STEP = {"sm_75": 3, "sm_80": 4, "sm_86": 4, "sm_90a": 7, "sm_100a": 5}
 
@@ -117,6 +117,18 @@ BEST_STEP = {"sm_75": 3, "sm_80": 4, "sm_86": 4, "sm_90a": 7, "sm_100a": 5}
 def best_schedule(device) -> dict:
     """The schedule that is taken for this architecture where nothing can be measured."""
     return device.preset(LADDERS)[device.preset(BEST_STEP)].schedule
+
+
+def fitted(schedule: dict, N: int, K: int) -> dict:
+    """A schedule that compiles for any N and K.
+
+    Hopper's copy engine needs rows of whole 16-byte pieces, 8 elements. Where only one of A and B
+    has them, a second group of threads copies the other; 512 threads then leave each too few
+    registers for a tile of 256 columns.
+    """
+    if (N % 8 == 0) != (K % 8 == 0):
+        return {**schedule, "block_N": min(schedule["block_N"], 128)}
+    return schedule
 
 
 def inputs(page, M: int, N: int, K: int, seed: int = 0, dtype=torch.float16):
@@ -160,10 +172,10 @@ def run(page):
     ladder = choose_ladder(page)
     schedule = page.schedule(best_schedule(page.device))
     jobs = [{**sizes(*size), **step.schedule} for step in ladder]
-    jobs += [{**sizes(*shape), **schedule} for shape in AWKWARD]
-    page.build((gemm, job) for job in jobs)  # all together, in parallel; below they are ready
+    awkward = [{**sizes(*shape), **fitted(schedule, *shape[1:])} for shape in AWKWARD]
+    page.build((gemm, job) for job in jobs + awkward)  # in parallel; below they are ready
 
-    check_awkward(page, schedule)
+    check_awkward(page, awkward)
     rungs = climb(page, gemm, ladder, problem(page, *size))
     page.say("""A ladder of schedules, one change a row. Shared memory holds num_stages tiles of A
     and of B, (block_M + block_N) x block_K x 2 bytes a stage; the figures are the compiler's.""")
@@ -202,9 +214,9 @@ def choose_ladder(page) -> list:
     return ladder
 
 
-def check_awkward(page, schedule: dict) -> None:
+def check_awkward(page, jobs: list[dict]) -> None:
     """Check shapes that no tile divides."""
-    kernels = page.build((gemm, {**sizes(*shape), **schedule}) for shape in AWKWARD)
+    kernels = page.build((gemm, job) for job in jobs)
     for shape, kernel in zip(AWKWARD, kernels, strict=True):
         A, B = inputs(page, *shape)
         page.check(case(*shape), kernel, (A, B), reference(A, B), reduction=shape[2])

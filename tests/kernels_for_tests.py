@@ -83,7 +83,7 @@ def scale(A, block_N: int = 256):
     with T.Kernel(T.ceildiv(N, block_N), threads=128) as block:
         A_shared = T.alloc_shared((block_N,), T.float32, scope="shared")
         T.copy(A[block * block_N], A_shared)
-        for i in T.Parallel(block_N, coalesced_width=2):
+        for i in T.Parallel(block_N, coalesced_width=T.int32(2)):
             A_shared[i] = scaled(A_shared[i])
         T.copy(A_shared, B[block * block_N])
     return B

@@ -50,7 +50,7 @@ def seconds_spent() -> float:
 def build(
     device: Device, jobs: Sequence[tuple], progress: Callable[[int, int], None] | None = None
 ) -> list[Kernel | BaseException]:
-    """Compile (jit, arguments) pairs; each one's kernel, or the exception that stopped it, in order.
+    """Compile (jit, arguments) pairs: each one's kernel or the exception that stopped it, in order.
 
     Jobs that come to the same program are compiled once in a process. `progress` is called with
     the numbers of jobs done and of all jobs as they end. Shared memory is not checked here: a
@@ -87,7 +87,7 @@ def _build(device: Device, jobs: list, progress: Callable) -> list:
         waiting.setdefault(key, []).append(number)
 
     new = [key for key in programs if key not in _compiled]
-    pool = ThreadPoolExecutor(max(1, min(len(new), _cores())), "build")
+    pool = ThreadPoolExecutor(max(1, min(len(new), cores())), "build")
     try:
         futures = {pool.submit(_compile, programs[key], device): key for key in new}
         for key in programs.keys() - set(new):
@@ -121,7 +121,7 @@ def _compile(program: codegen.Program, device: Device) -> tuple[Callable, float]
     return kernel, time.perf_counter() - start
 
 
-def _cores() -> int:
+def cores() -> int:
     """The cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

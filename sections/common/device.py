@@ -124,27 +124,29 @@ def select(device: str = "auto", arch: str | None = None) -> Device:
         return Device("rehearsal", arch, SHARED_BYTES[arch])
     if not torch.cuda.is_available():
         raise DeviceError(
-            "--device cuda needs a CUDA device and torch sees none; "
+            "--device cuda, but torch sees no CUDA device; needed: a GPU that torch can use; "
             "type: python tilelang_tour.py --device cpu"
         )
     facts = torch.cuda.get_device_properties(0)
     own = arch_name(facts.major, facts.minor)
     if capability(own) < capability(ARCHITECTURES[0]):
-        message = f"{facts.name} is {own}; the tour needs {ARCHITECTURES[0]} or newer"
+        message = f"{facts.name} is {own}; needed: {ARCHITECTURES[0]} or newer"
         if device == "cuda":
             raise DeviceError(f"{message}; type: python tilelang_tour.py --device cpu")
         print(f"{message}: rehearsing on the CPU instead.", flush=True)
         return Device("rehearsal", arch or REHEARSAL_ARCH, SHARED_BYTES[arch or REHEARSAL_ARCH])
     target = arch or own
     if capability(target) > capability(own):
+        fitting = [known for known in ARCHITECTURES if capability(known) <= capability(own)]
         raise DeviceError(
             f"--arch {target} is newer than this GPU ({facts.name}, {own}); "
-            f"type one of: {', '.join(a for a in ARCHITECTURES if capability(a) <= capability(own))}"
+            f"needed: one of {', '.join(fitting)}; type: python tilelang_tour.py --arch {own}"
         )
     if target != own and target.endswith("a"):
         raise DeviceError(
-            f"{target} code is tied to its own chips and does not run on {facts.name} ({own}); "
-            f"to read it, type: python tilelang_tour.py --device cpu --arch {target}"
+            f"--arch {target}: that code is tied to its own chips, not {facts.name} ({own}); "
+            f"needed: the rehearsal to read it; "
+            f"type: python tilelang_tour.py --device cpu --arch {target}"
         )
     limit = facts.shared_memory_per_block_optin
     if target != own:

@@ -48,7 +48,7 @@ class Rung:
 
 
 def steps(*changes: tuple[str, dict, str]) -> list[Step]:
-    """Steps that build on each other: (what changed, {name: new value}, why), the first one whole."""
+    """Steps that build on each other: (change, {name: new value}, why); the first one is whole."""
     schedule: dict = {}
     ladder = []
     for change, values, why in changes:
@@ -90,8 +90,8 @@ def climb(page: Page, kernel, ladder: list[Step], problem: Problem) -> list[Rung
 def describe(schedule: dict) -> str:
     """A schedule in a few words: "128x256x64, 3 stages, 256 threads, swizzle"."""
     left = dict(schedule)
-    tile = "x".join(str(left.pop(name)) for name in ("block_M", "block_N", "block_K") if name in left)
-    words = [tile] if tile else []
+    sides = [name for name in ("block_M", "block_N", "block_K") if name in left]
+    words = ["x".join(str(left.pop(name)) for name in sides)] if sides else []
     if "num_stages" in left:
         words.append(f"{left.pop('num_stages')} stages")
     if "threads" in left:

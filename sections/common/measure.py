@@ -21,7 +21,7 @@ class Work:
     flops: int = 0
 
     def rate(self, ms: float) -> tuple[float, str]:
-        """Throughput of one call that took `ms`, and its unit: TFLOP/s or GB/s (1 GB = 1e9 bytes)."""
+        """Throughput of one call of `ms` and its unit: TFLOP/s or GB/s (1 GB = 1e9 bytes)."""
         if self.flops:
             return self.flops / ms / 1e9, "TFLOP/s"
         return self.bytes_moved / ms / 1e6, "GB/s"
@@ -32,7 +32,7 @@ class Versus:
     """A kernel against one baseline, from alternating pairs.
 
     baseline_ms    median time of the baseline
-    ratio          median over the pairs of baseline time / kernel time: above 1 the kernel is faster
+    ratio          median over the pairs of baseline time / kernel time; above 1 the kernel wins
     low, high      smallest and largest ratio of a pair
     """
 
@@ -67,8 +67,8 @@ def alternate(
 ) -> tuple[float, dict[str, Versus]]:
     """Time a kernel and its baselines in turn: the clock drifts, but drifts for all of them.
 
-    Each round times everything once, every other round in reverse order. Returns the kernel's median
-    time in ms and how it stands against each baseline.
+    Each round times everything once, every other round in reverse order. Returns the kernel's
+    median time in ms and how it stands against each baseline.
     """
     functions = {"": kernel, **baselines}
     graph = time_ms(kernel, budget_ms / 4) < SHORT_MS

@@ -7,6 +7,7 @@ never timed, every check and measurement lands in the results, nothing is timed 
 import ctypes
 import inspect
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -16,6 +17,10 @@ from sections.common.device import Device
 from sections.common.table import format_table, indent
 
 WIDTH = 98
+
+
+class Skip(Exception):
+    """A section that cannot run here raises it with the reason; its status is SKIP."""
 
 
 class Page:
@@ -218,7 +223,9 @@ class Page:
         """Print what is worth finding in a kernel's CUDA: line, text, and what it does."""
         from sections.common.codegen import landmarks
 
-        rows = [[mark.line, squeeze(mark.code, 52), mark.meaning] for mark in landmarks(code, only)]
+        lines = code.source.splitlines()
+        rows = [[mark.line, squeeze(lines[mark.line - 1].strip(), 58), mark.meaning]
+                for mark in landmarks(code, only)]
         shared = f", {kilobytes(code.shared_bytes)} shared memory" if code.shared_bytes else ""
         self._print(f"\nLandmarks in the CUDA generated for {code.arch} "
                     f"({code.threads} threads a block{shared}):")
@@ -251,12 +258,14 @@ class Page:
         flush_c_stdio()
         if checks:
             worst = max(checks, key=lambda check: check["rel_error"] / check["bound"])
-            cases = ", ".join(dict.fromkeys(check["case"] for check in checks))
-            line = (f"checked  {cases}: worst relative error {worst['rel_error']:.1e} "
+            cases = list(dict.fromkeys(check["case"] for check in checks))
+            if len(cases) > 8:
+                cases[4:] = [f"and {len(cases) - 4} more"]
+            line = (f"checked  {', '.join(cases)}: worst relative error {worst['rel_error']:.1e} "
                     f"(bound {worst['bound']:.1e})")
             print(indent(textwrap.fill(line, WIDTH - 2, subsequent_indent=" " * 9)), flush=True)
         if text:
-            print(indent(text, by), flush=True)
+            print(indent(text, by), end="\n\n" if text.endswith("\n") else "\n", flush=True)
 
     def close(self) -> None:
         """Print what has not been printed yet."""
@@ -278,26 +287,20 @@ def flush_c_stdio() -> None:
 
 
 def squeeze(code: str, length: int) -> str:
-    """A line of CUDA in at most `length` characters: long index arithmetic becomes "..."."""
-    if len(code) > length:
-        code = _without_arithmetic(code)
+    """A line of CUDA in at most `length` characters, what it computes indices from left out.
+
+    The longest innermost brackets become (...) one by one until the line is short enough.
+    """
+    code = re.sub(r"\(\(int\)((?:block|thread)Idx\.\w)\)", r"\1", code)
+    hole = "\0"
+    while len(code) + 4 * code.count(hole) > length:
+        inner = [match for match in re.finditer(r"[(\[][^()\[\]]*[)\]]", code) if len(match[0]) > 5]
+        if not inner:
+            break
+        longest = max(inner, key=lambda match: len(match[0]))
+        code = code[: longest.start()] + hole + code[longest.end() :]
+    code = code.replace(hole, "(...)")
     return code if len(code) <= length else code[: length - 3] + "..."
-
-
-def _without_arithmetic(code: str, keep: int = 12) -> str:
-    """Replace what stands in brackets inside of brackets, where it is longer than `keep`."""
-    out, depth, start = "", 0, 0
-    for character in code:
-        if character in "([":
-            depth += 1
-            if depth == 2:
-                start = len(out) + 1
-        out += character
-        if character in ")]":
-            depth -= 1
-            if depth == 1 and len(out) - start > keep:
-                out = out[:start] + "..." + character
-    return out
 
 
 def _root() -> str:

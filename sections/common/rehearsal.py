@@ -1,24 +1,26 @@
 """The CPU rehearsal: the tour's kernels, unchanged, on TileLang's C backend.
 
 The C backend knows neither shared memory nor fragments nor threads. `install` therefore replaces
-three names in `tilelang.language`, which kernels use as `T.<name>`:
+three names in `tilelang.language`, which kernels use as `T.<name>`, and one default:
 
     T.alloc_shared, T.alloc_fragment   ->  T.alloc_local: an ordinary array
     T.Parallel                         ->  T.serial or T.grid: ordinary loops, one iteration
                                            after the other
+    the autotuner's timer              ->  the wall clock: a CPU has no CUDA events
 
 Each call decides anew: where the current target is C (or none is set and C is the default target)
 the replacement is used, otherwise the original with all its arguments. The current target belongs
 to a thread, so one kernel can be traced for C and for CUDA side by side.
 
-All else stays: the kernel's source, T.copy, T.gemm, reductions, T.Pipelined, tile sizes, bounds
-guards and the order of the arithmetic inside a tile. What a rehearsal cannot show: races between
-threads, layouts in shared memory, instructions of one architecture, time.
+All else stays: the kernel's source, T.copy, T.gemm, reductions, T.Pipelined, tile sizes and
+bounds guards. What a rehearsal cannot show: races between threads, layouts in shared memory, the
+order in which threads add up, instructions of one architecture, time.
 """
 
-from functools import wraps
+from functools import partialmethod, wraps
 
 import tilelang.language as T
+from tilelang.autotuner import AutoTuner
 from tilelang.env import env
 from tvm.target import Target
 
@@ -30,25 +32,29 @@ _installed = False
 
 
 def install() -> None:
-    """Replace the three names. A second call changes nothing."""
+    """Replace the three names and the default. A second call changes nothing."""
     global _installed
     if _installed:
         return
     _installed = True
-    T.alloc_shared = _on_c(lambda shape, dtype, *_, **__: T.alloc_local(shape, dtype))(T.alloc_shared)
-    T.alloc_fragment = _on_c(lambda shape, dtype, *_, **__: T.alloc_local(shape, dtype))(T.alloc_fragment)
-    T.Parallel = _on_c(_loops)(T.Parallel)
+    T.alloc_shared = _on_c(_array, T.alloc_shared)
+    T.alloc_fragment = _on_c(_array, T.alloc_fragment)
+    T.Parallel = _on_c(_loops, T.Parallel)
+    AutoTuner.set_profile_args = partialmethod(AutoTuner.set_profile_args, backend="wall")
 
 
-def _on_c(replacement):
-    def decorate(original):
-        @wraps(original)
-        def choose(*args, **kwargs):
-            return (replacement if _target_is_c() else original)(*args, **kwargs)
+def _on_c(replacement, original):
+    """A function that is `replacement` where the target is C and `original` elsewhere."""
 
-        return choose
+    @wraps(original)
+    def choose(*args, **kwargs):
+        return (replacement if _target_is_c() else original)(*args, **kwargs)
 
-    return decorate
+    return choose
+
+
+def _array(shape, dtype, *_, **__):
+    return T.alloc_local(shape, dtype)
 
 
 def _loops(*extents, **_):

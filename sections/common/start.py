@@ -1,4 +1,4 @@
-"""What a process does once before it compiles anything: tell TileLang where its kernels will run."""
+"""What a process does once before it compiles anything: it tells TileLang where kernels run."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from sections.common.device import Device
 def prepare(device: Device) -> None:
     """Set TileLang's default target to `device`, quietly; install the rehearsal where it is one."""
     os.environ["TILELANG_PRINT_ON_COMPILATION"] = "0"
-    target = device.target
-    os.environ["TILELANG_DEFAULT_TARGET"] = target if isinstance(target, str) else json.dumps(target)
+    target = device.target if isinstance(device.target, str) else json.dumps(device.target)
+    os.environ["TILELANG_DEFAULT_TARGET"] = target
     if not device.is_gpu:
         from sections.common import rehearsal
 

@@ -7,29 +7,27 @@ def format_table(headers: list[str], rows: list[list], right: tuple[str, ...] = 
     headers  column names, also used in `right`: the columns that are aligned to the right
     rows     cells of any type; None is shown as "-"
     """
-    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    lines = [headers, *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
     align = ["right" if name in right else "left" for name in headers]
     try:
         from tabulate import tabulate
     except ImportError:
-        return _plain(headers, cells, align)
-    # "presto" style would draw rules; "plain" keeps lines short. Numbers stay as they were written.
-    text = tabulate(cells, headers, tablefmt="plain", colalign=align if cells else None,
-                    disable_numparse=True)
+        return _plain(lines, align)
+    # The headers are given as a row: tabulate would make columns wider than their headers.
+    text = tabulate(lines, tablefmt="plain", colalign=align, disable_numparse=True)
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
-def _plain(headers: list[str], cells: list[list[str]], align: list[str]) -> str:
-    columns = list(zip(headers, *cells, strict=True))
-    widths = [max(len(cell) for cell in column) for column in columns]
-    lines = []
-    for row in [headers, *cells]:
-        placed = [
+def _plain(lines: list[list[str]], align: list[str]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    placed = (
+        "  ".join(
             cell.rjust(width) if side == "right" else cell.ljust(width)
-            for cell, width, side in zip(row, widths, align, strict=True)
-        ]
-        lines.append("  ".join(placed).rstrip())
-    return "\n".join(lines)
+            for cell, width, side in zip(line, widths, align, strict=True)
+        )
+        for line in lines
+    )
+    return "\n".join(line.rstrip() for line in placed)
 
 
 def indent(text: str, by: str = "  ") -> str:

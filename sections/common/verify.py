@@ -70,10 +70,11 @@ def compare(
         return failed("the result is empty")
 
     actual, expected = actual.reshape(-1), expected.reshape(-1)
-    error, norm = _norms(actual, expected)
+    limits = torch.finfo(dtype)
+    error, norm = _norms(actual, expected, limits)
     rms = norm / math.sqrt(expected.numel())
     rel_error = error / norm if norm > 0 else (0.0 if error == 0 else math.inf)
-    wrong = _first_wrong(actual, expected, 4 * unit, summing * rms, torch.finfo(dtype))
+    wrong = _first_wrong(actual, expected, 4 * unit, summing * rms, limits)
     if wrong is not None:
         return failed(wrong, rel_error)
     if not rel_error <= bound:
@@ -81,18 +82,20 @@ def compare(
     return Comparison(rel_error, bound, None)
 
 
-def _chunks(*tensors: torch.Tensor):
-    for start in range(0, tensors[0].numel(), CHUNK):
-        yield start, *(tensor[start : start + CHUNK] for tensor in tensors)
+def _chunks(actual: torch.Tensor, expected: torch.Tensor, limits):
+    """Pieces of both in float64, with their first index; beyond a dtype's limits lies infinity."""
+    for start in range(0, actual.numel(), CHUNK):
+        got = actual[start : start + CHUNK].double()
+        want = expected[start : start + CHUNK].double()
+        yield start, got, torch.where(want.abs() > limits.max, torch.sign(want) * math.inf, want)
 
 
-def _norms(actual: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
+def _norms(actual: torch.Tensor, expected: torch.Tensor, limits) -> tuple[float, float]:
     """||actual - expected|| and ||expected|| over the elements where the reference is finite."""
     error = norm = 0.0
-    for _, got, want in _chunks(actual, expected):
+    for _, got, want in _chunks(actual, expected, limits):
         finite = torch.isfinite(want)
-        want = torch.where(finite, want, 0).double()
-        got = torch.where(finite, got, 0).double()
+        got, want = torch.where(finite, got, 0), torch.where(finite, want, 0)
         error += (got - want).square().sum().item()
         norm += want.square().sum().item()
     return math.sqrt(error) if error >= 0 else math.nan, math.sqrt(norm)
@@ -100,9 +103,7 @@ def _norms(actual: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
 
 def _first_wrong(actual, expected, relative: float, absolute: float, limits) -> str | None:
     """Describe the first element out of bounds, or None."""
-    for start, got, want in _chunks(actual, expected):
-        got, want = got.double(), want.double()
-        want = torch.where(want.abs() > limits.max, torch.sign(want) * math.inf, want)
+    for start, got, want in _chunks(actual, expected, limits):
         close = (got - want).abs() <= relative * want.abs() + absolute + limits.smallest_normal
         same = (got == want) | (got.isnan() & want.isnan())
         bad = ~torch.where(torch.isfinite(want), close, same)

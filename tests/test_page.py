@@ -1,0 +1,136 @@
+"""sections/common/page.py: the rules that a page keeps for its essay."""
+
+import pytest
+import torch
+
+from sections.common.codegen import Code
+from sections.common.device import Device
+from sections.common.measure import Work
+from sections.common.page import Page, kilobytes, squeeze
+
+CPU = Device("rehearsal", "sm_90a", 232448)
+GPU = Device("gpu", "sm_90a", 232448, "a GPU", "sm_90a", 132, 140_000_000_000)
+
+
+def double(x):
+    return 2 * x
+
+
+def wrong(x):
+    return 2 * x + 1
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def page(told):
+    return Page(CPU, emit=told.append)
+
+
+def test_a_check_that_holds_is_told_with_the_next_output(page, told, capsys):
+    x = torch.ones(4)
+    assert page.check("4 float32", double, (x,), 2 * x)
+    assert capsys.readouterr().out == ""
+    page.say("next")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("  checked  4 float32: worst relative error 0.0e+00 (bound ")
+    assert lines[1] == "  next"
+    assert told == [{"event": "check", "case": "4 float32", "rel_error": 0.0,
+                     "bound": told[0]["bound"], "passed": True}]
+    assert page.failures == []
+
+
+def test_a_check_that_fails_is_told_at_once_and_the_section_goes_on(page, told, capsys):
+    x = torch.ones(4)
+    assert not page.check("4 float32", wrong, (x,), 2 * x)
+    assert "FAILED  check 4 float32: 4 of 4 elements wrong" in capsys.readouterr().out
+    assert told[0]["passed"] is False
+    assert page.failures == ["check 4 float32: 4 of 4 elements wrong, the first at 0: 3, "
+                             "expected 2"]
+
+
+def test_nothing_is_timed_in_rehearsal(page):
+    with pytest.raises(RuntimeError, match="nothing is timed in rehearsal"):
+        page.measure("case", "variant", double, (), {}, Work(flops=1))
+
+
+def test_a_kernel_that_failed_a_check_or_had_none_is_never_timed(told, capsys):
+    page = Page(GPU, emit=told.append)
+    x = torch.ones(4)
+    with pytest.raises(RuntimeError, match="has not passed a check, so it is not timed"):
+        page.measure("case", "variant", double, (x,), {"torch": lambda: None}, Work(flops=1))
+    page.check("good", wrong, (x,), 2 * x + 1)
+    page.check("bad", wrong, (x,), 2 * x)
+    with pytest.raises(RuntimeError, match="so it is not timed"):
+        page.measure("case", "variant", wrong, (x,), {"torch": lambda: None}, Work(flops=1))
+
+
+def test_a_measurement_has_all_that_the_results_need(told, monkeypatch):
+    from sections.common import measure
+
+    page = Page(GPU, emit=told.append, ceilings={"copy_GBps": 4000.0, "matmul_TFLOPs": 800.0})
+    monkeypatch.setattr(measure, "time_ms", lambda function, budget=20.0, graph=False:
+                        2.0 if function is base else 1.0)
+    base = torch.ones
+    x = torch.ones(4)
+    page.check("c", double, (x,), 2 * x)
+    (entry,) = page.measure("c", "v", double, (x,), {"torch": base},
+                            Work(bytes_moved=2_000_000_000), headline=True)
+    assert entry == {
+        "event": "measurement", "case": "c", "variant": "v", "ms": 1.0, "baseline": "torch",
+        "baseline_ms": 2.0, "ratio": 2.0, "ratio_low": 2.0, "ratio_high": 2.0, "value": 2000.0,
+        "unit": "GB/s", "of_ceiling": 0.5, "headline": True,
+    }
+    assert told[-1] == entry
+
+
+def test_values_of_the_command_line_replace_those_of_the_schedule():
+    page = Page(CPU, overrides={"threads": 64})
+    assert page.schedule({"block_N": 1, "threads": 128}) == {"block_N": 1, "threads": 64}
+    with pytest.raises(SystemExit, match="unknown name threads; this section has: block_N=1"):
+        page.schedule({"block_N": 1})
+
+
+def test_source_is_shown_with_file_and_line(page, capsys):
+    from sections.vector_add import vector_add
+
+    page.show(vector_add)
+    lines = capsys.readouterr().out.splitlines()
+    path, line = lines[1].strip().split(":")
+    assert path == "sections/vector_add.py"
+    assert lines[2] == f"  {line:>4} | @tilelang.jit"
+
+
+def test_prose_is_wrapped(page, capsys):
+    page.say("one two\n    three " * 30)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2 and all(len(line) <= 98 for line in lines)
+    assert "one two three one two" in lines[0]
+
+
+def test_landmarks_name_shared_memory_only_where_there_is_some(page, capsys):
+    source = 'extern "C" __global__ void f(float* A);\nextern "C" __global__ void f(float* A) {\n' \
+             "  __syncthreads();\n}\n"
+    page.landmarks(Code("f", "sm_90a", source, 0, 128))
+    page.landmarks(Code("f", "sm_90a", source, 2048, 128))
+    text = capsys.readouterr().out
+    assert "(128 threads a block):" in text
+    assert "(128 threads a block, 2 KB shared memory):" in text
+    assert "  3  __syncthreads();" in text
+
+
+def test_long_index_arithmetic_is_left_out():
+    line = ("*(float4*)(A_local + 0) = *(float4*)(A + ((((int)blockIdx.x) * 1024) + "
+            "(((int)threadIdx.x) * 4)));")
+    assert squeeze(line, 200) == (
+        "*(float4*)(A_local + 0) = *(float4*)(A + ((blockIdx.x * 1024) + (threadIdx.x * 4)));")
+    assert squeeze(line, 58) == "*(float4*)(A_local + 0) = *(float4*)(A + ((...) + (...)));"
+    assert len(squeeze(line, 20)) == 20
+    assert squeeze("short();", 20) == "short();"
+
+
+def test_kilobytes():
+    assert [kilobytes(n) for n in (0, 49152, 1536)] == ["0 KB", "48 KB", "1.5 KB"]
