@@ -15,16 +15,10 @@ MOST_VARIABLES = 6
 def report(facts: dict, probe: Probe, found: list[Problem]) -> str:
     """All facts, problems and the mode, in at most 45 lines of at most 100 characters."""
     head = ["What the TileLang tour finds here", *rows(facts, probe)]
-    foot = row("mode", mode(facts, probe))
+    foot = paragraph("mode", mode(facts, probe))[:3]
     body = [] if found else row("problems", "none")
     for number, problem in enumerate(found, 1):
-        body += textwrap.wrap(
-            str(problem),
-            WIDTH,
-            initial_indent=f"{'problem ' + str(number):<{LABEL}}",
-            subsequent_indent=" " * LABEL,
-            break_on_hyphens=False,
-        )
+        body += paragraph(f"problem {number}", str(problem))
     room = HEIGHT - len(head) - len(foot)
     if len(body) > room:
         body = [*body[: room - 1], *row("", "(and more: mend these first, then look again)")]
@@ -51,7 +45,7 @@ def no_gpu(facts: dict, probe: Probe) -> str:
     if facts["gpus"]:
         return "torch cannot use the GPU, see above"
     if facts["colab"]:
-        return "no CUDA device; to get one: Runtime > Change runtime type > T4 GPU"
+        return "no CUDA device (see Runtime > Change runtime type)"
     return "no CUDA device"
 
 
@@ -62,6 +56,14 @@ def row(label: str, *texts: str) -> list[str]:
         f"{name:<{LABEL}}{cut(text, WIDTH - LABEL)}"
         for name, text in zip(labels, texts, strict=False)
     ]
+
+
+def paragraph(label: str, text: str) -> list[str]:
+    """The label and a text beside it, on as many lines as it takes."""
+    indent = " " * LABEL
+    return textwrap.wrap(
+        f"{label:<{LABEL}}{text}", WIDTH, subsequent_indent=indent, break_on_hyphens=False
+    )
 
 
 def rows(facts: dict, probe: Probe) -> list[str]:

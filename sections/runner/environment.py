@@ -71,9 +71,15 @@ class Probe:
         return (self.ready or self.culprit is None) and not self.too_old
 
     @property
+    def aborted(self) -> bool:
+        """The process ended without an exception that Python could have told of."""
+        return bool(self.died) and self.error is None
+
+    @property
     def how(self) -> str:
         """What the step that failed ended with."""
-        return cut(self.error or self.died or "no word from the worker", 150)
+        how = (self.error or self.died or "no word from the worker").removeprefix("DeviceError: ")
+        return cut(how, 200)
 
     @property
     def cause(self) -> str:
@@ -305,6 +311,7 @@ def cache_folder(environ) -> dict:
 
 # Variables that bend TileLang, torch or CUDA
 
+LEFT_OUT = "(the tour leaves it out)"
 # Not passed on to the worker: each would change a verdict or a number.
 NEUTRALISED = {
     "TILELANG_DEFAULT_TARGET": "what every kernel is compiled for",
@@ -354,7 +361,7 @@ def variables(environ) -> list[str]:
     for name, value in sorted(environ.items()):
         effect = NAMED.get(name)
         if name in NEUTRALISED:
-            effect = f"{NEUTRALISED[name]} (the tour leaves it out)"
+            effect = f"{NEUTRALISED[name]} {LEFT_OUT}"
         elif name == "PYTHONPATH":
             value = hiding_folder(value)
             effect = "torch or tilelang is taken from there" if value else None

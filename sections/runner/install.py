@@ -24,12 +24,13 @@ from pathlib import Path
 
 from sections.runner.environment import TESTED, Probe, cut
 from sections.runner.installed import LIBRARIES, ROOT, installed
-from sections.runner.problems import Problem, obstacle, pip_install
+from sections.runner.problems import Problem, here, obstacle, pip_install
 
 NIGHTLY = "https://tile-ai.github.io/whl/nightly"
 TORCH_CPU = "https://download.pytorch.org/whl/cpu"
 HELD = ("torch", "numpy")
 TOLD = ("tilelang", "apache-tvm-ffi", "torch", "numpy")
+MATTERS = ("tilelang", *LIBRARIES, "torch", "numpy")
 LIMIT, LIMIT_WITH_TORCH = 900.0, 3600.0  # seconds for one call of pip
 SILENCE = 20.0  # seconds without a word from pip after which one is said for it
 
@@ -108,8 +109,11 @@ class _Installation:
     def run(self, probe: Probe) -> Outcome:
         """Try step after step."""
         self.now = installed(self.python)
+        versions = self.now["versions"]
         try:
             self.find_pip()
+            if held := [f"{name} {versions[name]}" for name in HELD if name in versions]:
+                self.say(f"Held as they are: {', '.join(held)}.")
             if "torch" not in self.now["versions"]:
                 self.install_cpu_torch()
             for step in self.steps():
@@ -124,6 +128,8 @@ class _Installation:
                     self.say(f"This helped: {step.name}{_arrows(changes)}.")
                     return Outcome(probe, helped=step.name)
                 self.say(f"  It did not help: {probe.cause}")
+                if self.obstacle(probe).blocks:
+                    break
         except _Refused as refusal:
             return self.give_up(probe, refusal.args[0])
         return self.give_up(probe, self.last_word(probe))
@@ -137,9 +143,8 @@ class _Installation:
 
     def steps(self):
         """What to try, one after the other; each depends on what the ones before it left."""
-        missing = tuple(self.missing_requirements())
         before = self.now["versions"].get("tilelang")
-        yield Step("the tested version", (f"tilelang=={TESTED}", *missing))
+        yield Step("the tested version", (f"tilelang=={TESTED}", *self.missing()))
         if "tilelang" in self.now["shadows"]:
             self.say("No other version can help: Python takes tilelang from elsewhere.")
             return
@@ -148,10 +153,10 @@ class _Installation:
             again = [f"{n}=={versions[n]}" for n in ("tilelang", *LIBRARIES) if n in versions]
             name = "the tested version and its libraries anew"
             yield Step(name, ("--force-reinstall", "--no-deps", *again))
-        yield Step("the newest version", ("-U", "tilelang", *missing))
-        yield Step("the nightly", ("-U", "--pre", "tilelang", "-f", NIGHTLY, *missing))
+        yield Step("the newest version", ("-U", "tilelang", *self.missing()))
+        yield Step("the nightly", ("-U", "--pre", "tilelang", "-f", NIGHTLY, *self.missing()))
 
-    def missing_requirements(self):
+    def missing(self):
         """Lines of requirements.txt, but for tilelang's, whose package is not there."""
         for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
             name = re.match(r"[\w.-]+", line)
@@ -167,15 +172,17 @@ class _Installation:
         after = self.now["versions"]
         changes = {
             name: (before.get(name), after.get(name))
-            for name in {**before, **after}
+            for name in MATTERS
             if before.get(name) != after.get(name)
         }
         self.say(f"  before: {_versions(before)}")
         self.say(f"  after:  {_versions(after)}")
         anew = "--force-reinstall" in step.arguments
         if succeeded and not changes and not anew:
-            newer = "nothing newer than " if "-U" in step.arguments else "no other than "
-            self.say(f"  pip changed nothing: it has {newer}tilelang {after.get('tilelang')}.")
+            version = f"tilelang {after.get('tilelang')}"
+            newest = f"nothing newer than {version} is offered"
+            reason = newest if "-U" in step.arguments else f"{version} is here already"
+            self.say(f"  This changed nothing: {reason}.")
         self.untried |= bool(changes) or (succeeded and anew)
         return changes
 
@@ -191,7 +198,7 @@ class _Installation:
             if self.pip("torch", "--index-url", TORCH_CPU):
                 self.now, self.untried = installed(self.python), True
                 return
-        self.say("  PyTorch's CPU builds cannot be had here, so torch comes from the default index.")
+        self.say("  PyTorch's CPU builds cannot be had here: torch comes from the default index.")
         self.say("  There it may bring CUDA along, about 3 GB to download.")
 
     # What to say at the end
@@ -215,10 +222,18 @@ class _Installation:
     def last_word(self, probe: Probe) -> Problem:
         """No step helped: the problem as it is now, and the way round it."""
         self.say(f"No step helped. Installed now: {_versions(self.now['versions'])}.")
-        problem = obstacle({**self.facts, **self.now}, probe)
+        problem = self.obstacle(probe)
         if problem.blocks or "tilelang" in self.now["shadows"]:
             return problem
+        if "tilelang" not in self.now["versions"]:
+            needed = "a system that it has a wheel for: Linux, Python 3.10 or newer"
+            again = pip_install(self.facts, "tilelang")
+            return Problem("no tilelang could be installed", needed, again)
         return self.environment_problem(problem.found, "a new virtual environment")
+
+    def obstacle(self, probe: Probe) -> Problem:
+        """What keeps TileLang from being usable, as things are now."""
+        return obstacle({**self.facts, **self.now}, probe)
 
     def environment_problem(self, found: str, needed: str = "a virtual environment") -> Problem:
         """This Python may not be changed, or cannot be mended: a virtual environment of its own."""
@@ -226,7 +241,7 @@ class _Installation:
             found,
             needed,
             f"{self.facts['command']} -m venv ~/tilelang-tour && "
-            f"~/tilelang-tour/bin/python {shlex.quote(str(ROOT / 'tilelang_tour.py'))}",
+            f"~/tilelang-tour/bin/python {here('tilelang_tour.py')}",
         )
 
     # pip
@@ -368,8 +383,8 @@ def _read(stream, arrived: queue.Queue) -> None:
 
 def _news(line: str) -> str | None:
     """A line of pip's that is worth showing while it works, in short."""
-    got = re.match(r"\s*Downloading (?:\S*/)?([\w.]+-[^-\s]+)\S*( \(.*\))?", line)
-    if got:
+    got = re.match(r"\s*Downloading (?:\S*/)?(\S+?-\d[^-\s]*|\S+)\S*( \(.*\))?", line)
+    if got and ".metadata" not in line:
         return f"downloading {got[1]}{got[2] or ''}"
     if re.match(r"(Installing collected packages|Successfully installed|Defaulting to user)", line):
         return cut(line, 300)

@@ -11,6 +11,7 @@ import shlex
 from dataclasses import dataclass
 
 from sections.runner.environment import OLDEST_ON_SM_75, TESTED, Probe, cut, release
+from sections.runner.installed import ROOT
 
 OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}  # for a CUDA major version
 OLDEST_NVCC = {"sm_100a": "12.8", "sm_103a": "12.9", "sm_120a": "12.8"}  # others: 12.0, for C++20
@@ -62,9 +63,14 @@ def pip_install(facts: dict, *arguments: str) -> str:
     return f"{facts['command']} -m pip install {shlex.join(arguments)}"
 
 
+def here(name: str) -> str:
+    """A file of the tour as it is typed from the current folder."""
+    return name if os.path.exists(name) else shlex.quote(str(ROOT / name))
+
+
 def rehearse(facts: dict) -> str:
     """The command that runs the tour without a GPU."""
-    return f"{facts['command']} tilelang_tour.py --device cpu"
+    return f"{facts['command']} {here('tilelang_tour.py')} --device cpu"
 
 
 def older(version: str, bound: str) -> bool:
@@ -81,7 +87,7 @@ def system_problems(facts: dict):
         yield Problem(
             f"Python {facts['python']}",
             "Python 3.10 or newer",
-            "python3.12 tilelang_tour.py",
+            f"python3.12 {here('tilelang_tour.py')}",
             blocks=True,
         )
     if facts["system"] != "Linux":
@@ -128,7 +134,7 @@ def torch_problems(facts: dict, probe: Probe):
         yield Problem(
             "torch is not installed",
             "torch, tilelang, numpy and tabulate",
-            f"{facts['command']} -m pip install -r requirements.txt",
+            f"{facts['command']} -m pip install -r {here('requirements.txt')}",
         )
     elif probe.culprit == "torch":
         version = facts["versions"].get("torch", "")
@@ -139,12 +145,10 @@ def torch_problems(facts: dict, probe: Probe):
             blocks=True,
         )
     elif probe.culprit == "device":
-        found, _, command = probe.how.partition("; type: ")
+        found, _, rest = probe.how.partition("; needed: ")
+        needed, _, command = rest.partition("; type: ")
         yield Problem(
-            f"there is no device to run on: {found}",
-            "a device that is here",
-            command or rehearse(facts),
-            blocks=True,
+            found, needed or "a device that is here", command or rehearse(facts), blocks=True
         )
 
 
@@ -175,9 +179,7 @@ def unseen_gpu(facts: dict, probe: Probe, gpu: str) -> Problem:
     built, runs = probe.fact("torch", "cuda_built"), facts["driver_cuda"]
     warning = probe.fact("torch", "cuda_warning") or "it gives no reason"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    other_torch = pip_install(
-        facts, "--force-reinstall", "torch", "--index-url", torch_index(runs)
-    )
+    other_torch = pip_install(facts, "--force-reinstall", "torch", "--index-url", torch_index(runs))
     if not built:
         return Problem(f"{torch} is built without CUDA, {gpu} stands idle", "CUDA", other_torch)
     if visible is not None and not re.match(r"\s*[0-9GM]", visible):
@@ -286,37 +288,39 @@ def tilelang_problems(facts: dict, probe: Probe):
             f"tilelang {OLDEST_ON_SM_75} or newer, tested with {TESTED}",
             tested,
         )
-    elif probe.culprit == "tilelang" and probe.died:
+    elif probe.culprit == "tilelang" and probe.aborted:
         needs = facts["needs"].get("apache-tvm-ffi", " of the version it was built for")
         yield Problem(aborts(facts, probe), f"apache-tvm-ffi{needs}", reinstall(facts))
     elif probe.culprit == "tilelang":
-        yield Problem(
-            f"tilelang {version} cannot be imported: {probe.how}",
-            "a tilelang that imports",
-            reinstall(facts),
-        )
+        found = f"tilelang {version} cannot be imported: {probe.how}"
+        yield Problem(found, wrong_ffi(facts) or "a tilelang that imports", reinstall(facts))
     elif probe.culprit == "kernel":
-        yield Problem(
-            f"tilelang {version} imports but cannot compile and run a kernel: {probe.how}",
-            "a kernel that runs",
-            reinstall(facts),
-        )
+        found = f"tilelang {version} imports but cannot compile and run a kernel: {probe.how}"
+        yield Problem(found, wrong_ffi(facts) or "a kernel that runs", reinstall(facts))
 
 
 def aborts(facts: dict, probe: Probe) -> str:
     """An import that takes the process with it: no `try` in Python can catch that."""
+    version = "" if "tilelang" in facts["shadows"] else facts["versions"].get("tilelang", "")
     here = facts["versions"].get("apache-tvm-ffi", "not installed")
     return (
-        f"importing tilelang {facts['versions'].get('tilelang', '')} ends the process "
-        f"({probe.died}), usually the fault of apache-tvm-ffi, here {here}"
-    )
+        f"importing tilelang {version} ends the process ({probe.died}), "
+        f"usually the fault of apache-tvm-ffi, here {here}"
+    ).replace("  ", " ")
+
+
+def wrong_ffi(facts: dict) -> str | None:
+    """Which apache-tvm-ffi tilelang needs, where another one is installed."""
+    version, needs = (facts[key].get("apache-tvm-ffi") for key in ("versions", "needs"))
+    if not needs or (version and within(version, needs)):
+        return None
+    return f"apache-tvm-ffi{needs}, here {version or 'not installed'}"
 
 
 def reinstall(facts: dict) -> str:
     """The command that brings the tested tilelang and its libraries anew, and touches no other."""
     ffi = facts["versions"].get("apache-tvm-ffi")
-    wrong = not ffi or not within(ffi, facts["needs"].get("apache-tvm-ffi", ""))
-    if wrong or facts["versions"].get("tilelang") != TESTED:
+    if wrong_ffi(facts) or not ffi or facts["versions"].get("tilelang") != TESTED:
         return pip_install(facts, f"tilelang=={TESTED}")
     again = (f"tilelang=={TESTED}", f"apache-tvm-ffi=={ffi}")
     return pip_install(facts, "--force-reinstall", "--no-deps", *again)
@@ -342,8 +346,8 @@ def within(version: str, specifiers: str) -> bool:
 def shadow_problem(module: str, file: str, facts: dict, probe: Probe) -> Problem:
     """A local file or folder that has the name of an installed module and comes before it."""
     found = f"{module} is taken from {file}, which belongs to no installed package"
-    if probe.culprit == module == "tilelang" and probe.died:
-        found = f"{aborts(facts, probe)}; {found}"
+    if probe.culprit == module == "tilelang" and probe.aborted:
+        found = f"{aborts(facts, probe)}, but {found}"
     elif probe.culprit == module:
         found += f", and fails: {probe.how}"
     blocks = module == "torch" and probe.culprit == "torch"
