@@ -4,7 +4,7 @@
     python tilelang_tour.py --only gemm        some of it
     python tilelang_tour.py --help             the other options
 
-arguments > environment > install > sections > summary
+arguments > environment > install > sections > summary > quick reference
 """
 
 import os
@@ -41,9 +41,18 @@ def main(arguments: list[str] | None = None, course: Course | None = None) -> in
         for name in course.order:
             screen.line(f"{name:<16} {course.docstring(name)[0]}")
         return 0
+    if options.reference:
+        from sections.quick_reference import render
+
+        screen.line(render())
+        return 0
     from sections.runner.conduct import conduct
 
-    return conduct(course, options, screen)
+    try:
+        return conduct(course, options, screen)
+    except KeyboardInterrupt:  # before the first section or after the last
+        screen.line("interrupted")
+        return 130
 
 
 if __name__ == "__main__":

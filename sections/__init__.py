@@ -3,4 +3,10 @@
 ORDER = (
     "vector_add",
     "gemm",
+    "fused_epilogue",
+    "softmax",
+    "flash_attention",
+    "autotune",
+    "debugging",
+    "architectures",
 )

@@ -1,24 +1,29 @@
 """The process that runs sections: `python -u -m sections.worker`, a job as JSON on its stdin.
 
 It tells the runner what happens through marked lines in its one output stream. It dies with the
-runner: the end of its stdin means that nobody listens any more.
+runner: the end of its stdin means that nobody listens any more. Whatever a section does to the
+process (streams, folder, environment) is undone before the next one.
 """
 
-import ctypes
 import gc
 import importlib
+import io
 import json
 import os
 import re
 import signal
 import sys
-import threading
+import tempfile
 import time
 import traceback
 import warnings
 from contextlib import suppress
 
+from sections.common.page import Page, Skip
+from sections.common.processes import RUN_VARIABLE, kill_run
 from sections.course import Course
+
+LONGEST_NOTE = 300  # characters; an event stays below what a pipe takes in one piece
 
 
 class Events:
@@ -26,43 +31,75 @@ class Events:
 
     def __init__(self, token: str):
         self._marker = f"\x1e{token} "
-        # A private copy: a section may close or replace file descriptor 1.
-        self._descriptor = os.dup(1)
+        self.descriptor = os.dup(1)  # a private copy: a section may close or replace 1
 
     def __call__(self, event: dict) -> None:
         """Send one event: everything printed so far goes first."""
-        with suppress(Exception):
-            sys.stdout.flush()
-        with suppress(Exception):
-            ctypes.CDLL(None).fflush(None)
+        flush()
         data = f"{self._marker}{json.dumps(event, allow_nan=True)}\n".encode()
         while data:
-            data = data[os.write(self._descriptor, data) :]
+            data = data[os.write(self.descriptor, data) :]
+
+
+def flush() -> None:
+    """Write out what a section's own streams have buffered; `python -u` itself buffers nothing,
+    neither what Python prints nor what C does."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+
+
+def unbuffered(descriptor: int) -> io.TextIOWrapper:
+    """A text stream to a descriptor, as `python -u` has them."""
+    raw = io.FileIO(descriptor, "w", closefd=False)
+    return io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True)
 
 
 def die_with_parent() -> None:
-    """Kill this process group when the runner is gone, however it went."""
+    """Have this run killed when the runner is gone, however it went.
 
-    def wait_for_the_end() -> None:
-        with suppress(Exception):
-            while os.read(0, 4096):
-                pass
+    A process of its own waits for that: a section that holds Python's lock cannot hold it up.
+    """
+    if os.fork():
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), 0)  # a section that asks for input finds none
+        return
+    try:
+        while os.read(0, 4096):
+            pass
+        kill_run(os.environ[RUN_VARIABLE])
         os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    finally:
+        os._exit(0)
 
 
 def root_cause(error: BaseException) -> str:
     """One line that names what went wrong, also where the message begins with pages of CUDA."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    try:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    except Exception:  # an exception that cannot even be printed
+        lines = []
     if not lines:
         return type(error).__name__
-    telling = [line for line in lines if re.search(r"\berror\b\s*[:#]", line, re.IGNORECASE)]
+    telling = [line for line in lines if re.search(r"error\b[^:]*:\s*\S", line, re.IGNORECASE)]
     line = telling[0] if telling else (lines[-1] if len(lines) > 12 else lines[0])
-    return f"{type(error).__name__}: {line}"[:300]
+    return one_line(f"{type(error).__name__}: {line}")
+
+
+def one_line(text: str) -> str:
+    """A text as a note: on one line, not too long."""
+    return " ".join(text.split())[:LONGEST_NOTE]
+
+
+def keep(name: str, text: str) -> str:
+    """Keep a long text in a file that outlives the tour; returns where, to end a note with."""
+    try:
+        descriptor, path = tempfile.mkstemp(".txt", f"tilelang-tour-{name}-")
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError:
+        return ""
+    return f" (whole text: {path})"
 
 
 class Worker:
@@ -73,6 +110,7 @@ class Worker:
         self.emit = Events(job["token"])
         self.course = Course(job["package"], job["needs_tilelang"])
         self.ceilings = dict(job["ceilings"])
+        self._folder, self._pid = os.getcwd(), os.getpid()
 
     def run(self) -> None:
         from sections.common.device import SHARED_BYTES, Device
@@ -149,42 +187,59 @@ class Worker:
 
     def section(self, name: str) -> bool:
         """Run one section, whatever it does; True when this process can run no more of them."""
-        from sections.common.page import Page
-
         position, total = self.job["positions"][name], self.job["total"]
         self.emit({"event": "section_start", "name": name})
         title, introduction = self.course.docstring(name)
         page = Page(self.device, self.job["quick"], emit=self.emit, ceilings=self.ceilings)
-        print(f"\n[{position}/{total}] {name}: {title}" if title else f"\n[{position}/{total}] {name}")
+        print(f"\n[{position}/{total}] {name}" + (f": {title}" if title else ""))
         page.say(introduction)
-        folder, environment = os.getcwd(), dict(os.environ)
+        environment = dict(os.environ)
         start = time.perf_counter()
-        status, note, detail = "PASS", "", ""
-        try:
-            importlib.import_module(f"{self.course.package}.{name}").run(page)
-        except BaseException as error:  # SystemExit and KeyboardInterrupt from inside, too
-            status, note, detail = "FAIL", root_cause(error), traceback.format_exc()
-            del error
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        status, note, detail = self.attempt(name, page)
+        self.restore(environment)
         with suppress(Exception):
             page.close()
-        if status == "PASS" and page.failures:
-            status, note = "FAIL", page.failures[0]
+        if page.failures and status != "FAIL":
+            status, note = "FAIL", one_line(page.failures[0])
             if len(page.failures) > 1:
                 note += f" (and {len(page.failures) - 1} more)"
         lost = self.context_lost()
         if lost:
             note = f"{note or 'passed its checks'}; the CUDA context was lost: {lost}"
             status = "FAIL"
-        os.chdir(folder)
-        os.environ.clear()
-        os.environ.update(environment)
+        if detail:
+            note += keep(name, detail)
         self.emit({
             "event": "section_end", "name": name, "status": status, "note": note,
-            "detail": detail, "seconds": time.perf_counter() - start,
+            "seconds": time.perf_counter() - start,
             "compile_seconds": self.compile_seconds(), "context_lost": bool(lost),
         })
         return bool(lost)
+
+    def attempt(self, name: str, page: Page) -> tuple[str, str, str]:
+        """Import and run a section: its status, a note, and all that was said of an error."""
+        try:
+            importlib.import_module(f"{self.course.package}.{name}").run(page)
+        except Skip as reason:
+            return "SKIP", one_line(str(reason)), ""
+        except BaseException as error:  # SystemExit and KeyboardInterrupt from inside, too
+            return "FAIL", root_cause(error), traceback.format_exc()
+        finally:
+            if os.getpid() != self._pid:  # a child that the section forked has come back
+                os._exit(0)
+        return "PASS", "", ""
+
+    def restore(self, environment: dict[str, str]) -> None:
+        """Undo what a section may have done to streams, working folder and environment."""
+        flush()
+        os.set_blocking(self.emit.descriptor, True)
+        for descriptor in (1, 2):
+            os.dup2(self.emit.descriptor, descriptor)
+        sys.stdout, sys.stderr = unbuffered(1), unbuffered(2)
+        os.makedirs(self._folder, exist_ok=True)
+        os.chdir(self._folder)
+        os.environ.clear()
+        os.environ.update(environment)
 
     def context_lost(self) -> str | None:
         """What CUDA says once a kernel has broken it; gives the section's memory back otherwise."""

@@ -7,12 +7,12 @@ import pytest
 import tilelang
 import tilelang.language as T
 import torch
-from kernels_for_tests import add, gemm, scale, softmax
 
 from sections.common import build as building
 from sections.common import codegen
 from sections.common.build import build
 from sections.common.device import SHARED_BYTES, Device
+from tests.kernels_for_tests import add, gemm, scale, softmax
 
 REHEARSAL = Device("rehearsal", "sm_90a", SHARED_BYTES["sm_90a"])
 # Kernels for a GPU compile on a machine without one; they are not called here.

@@ -3,11 +3,9 @@
 import json
 from dataclasses import replace
 
-import kernels_for_tests
 import pytest
 import tilelang
 import tilelang.language as T
-from kernels_for_tests import add, gemm, scale, softmax
 
 from sections.common import codegen
 from sections.common.codegen import (
@@ -19,6 +17,8 @@ from sections.common.codegen import (
     landmarks,
     resources,
 )
+from tests import kernels_for_tests
+from tests.kernels_for_tests import add, gemm, scale, softmax
 
 SQUARE = {"M": 1024, "N": 1024, "K": 1024}
 

@@ -1,5 +1,7 @@
 """sections/common/page.py: the rules that a page keeps for its essay."""
 
+import time
+
 import pytest
 import torch
 
@@ -78,13 +80,53 @@ def test_a_measurement_has_all_that_the_results_need(told, monkeypatch):
     x = torch.ones(4)
     page.check("c", double, (x,), 2 * x)
     (entry,) = page.measure("c", "v", double, (x,), {"torch": base},
-                            Work(bytes_moved=2_000_000_000), headline=True)
+                            Work(bytes_moved=2_000_000_000))
     assert entry == {
         "event": "measurement", "case": "c", "variant": "v", "ms": 1.0, "baseline": "torch",
         "baseline_ms": 2.0, "ratio": 2.0, "ratio_low": 2.0, "ratio_high": 2.0, "value": 2000.0,
-        "unit": "GB/s", "of_ceiling": 0.5, "headline": True,
+        "unit": "GB/s", "of_ceiling": 0.5,
     }
     assert told[-1] == entry
+    page.headline(entry)
+    assert told[-1] == {**entry, "event": "headline"}
+
+
+def test_torch_compile_may_fail_or_hang(page, monkeypatch, capsys):
+    from sections.common import page as module
+
+    def broken(function, **options):
+        raise RuntimeError("no Triton\nand a long story")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    assert page.torch_compiled(lambda: 1) == {}
+    monkeypatch.setattr(torch, "compile", lambda function, **options: lambda: time.sleep(30))
+    monkeypatch.setattr(module, "COMPILE_SECONDS", 1)
+    start = time.monotonic()
+    assert page.torch_compiled(lambda: 1) == {}
+    assert time.monotonic() - start < 10
+    text = capsys.readouterr().out
+    assert "left out: RuntimeError: no Triton\n" in text and "not ready after 1 s" in text
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    assert page.torch_compiled(lambda: 7)["torch.compile"]() == 7
+    page.quick = True
+    assert page.torch_compiled(lambda: 7) == {}, "never in quick mode"
+
+
+def test_a_kernel_that_did_not_compile_fails_its_check(page, capsys):
+    x = torch.ones(4)
+    assert not page.check("4 float32", ValueError("pages of CUDA\nerror: no such tile"), (x,), x)
+    assert page.failures == ["4 float32 did not compile: error: no such tile"]
+
+
+def test_timings_have_a_row_a_baseline(page, capsys):
+    row = {"case": "c", "variant": "v", "ms": 0.5, "value": 700.4, "unit": "TFLOP/s",
+           "baseline": "cuBLAS", "baseline_ms": 0.25, "ratio": 0.5, "ratio_low": 0.4,
+           "ratio_high": 0.61}
+    page.timings([row, {**row, "baseline": "torch"}])
+    head, first, second = [line.split() for line in capsys.readouterr().out.split("\n") if line]
+    assert head == ["case", "kernel", "ms", "TFLOP/s", "against", "its", "ms", "ratio", "spread"]
+    assert first == ["c", "v", "0.500", "700", "cuBLAS", "0.250", "0.50x", "0.40-0.61"]
+    assert second[4] == "torch"
 
 
 def test_values_of_the_command_line_replace_those_of_the_schedule():

@@ -5,10 +5,10 @@ from threading import Barrier
 
 import pytest
 import tilelang.language as T
-from kernels_for_tests import add, gemm, scale
 
 from sections.common import rehearsal
 from sections.common.codegen import trace
+from tests.kernels_for_tests import add, gemm, scale
 
 CUDA = {"kind": "cuda", "arch": "sm_90a"}
 SIZES = {"M": 64, "N": 64, "K": 64}

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from sections.common.device import DeviceError, full_arch, select
-from sections.common.page import Page
+from sections.common.page import Page, Skip
 from sections.common.start import prepare
 from sections.course import Course
 
@@ -31,7 +31,10 @@ def run_alone(file: str, arguments: list[str] | None = None) -> int:
     where = device.gpu or "the CPU (rehearsal)"
     print(f"{name}: {title}\n  on {where}, code for {device.arch}")
     page.say(introduction)
-    importlib.import_module(f"sections.{name}").run(page)
+    try:
+        importlib.import_module(f"sections.{name}").run(page)
+    except Skip as reason:
+        print(f"SKIPPED: {reason}")
     page.close()
     for failure in page.failures:
         print(f"FAILED: {failure}")

@@ -102,6 +102,10 @@ def describe(schedule: dict) -> str:
 
 
 def best(rungs: list[Rung]) -> Rung | None:
-    """The fastest rung, None where nothing was timed."""
+    """The rung that stands best against the baseline, None where nothing was timed.
+
+    Times of different rows are not compared: the clock drifts from one row to the next, but not
+    within a pair.
+    """
     timed = [rung for rung in rungs if rung.measurement]
-    return min(timed, key=lambda rung: rung.measurement["ms"]) if timed else None
+    return max(timed, key=lambda rung: rung.measurement["ratio"]) if timed else None

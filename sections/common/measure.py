@@ -1,6 +1,8 @@
 """How fast is it? One timer for kernel and baseline, taken in turn, and this GPU's ceilings."""
 
+import signal
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 
@@ -82,6 +84,30 @@ def alternate(
         ratios = [theirs / ours for theirs, ours in zip(series, own, strict=True)]
         against[name] = Versus(median(series), median(ratios), min(ratios), max(ratios))
     return median(own), against
+
+
+def torch_compiled(function: Callable[[], object], seconds: int) -> Callable[[], object]:
+    """`function` through torch.compile, called once. Raises TimeoutError if that takes too long."""
+    with time_limit(seconds):
+        fast = torch.compile(function, dynamic=False)
+        fast()
+    return fast
+
+
+@contextmanager
+def time_limit(seconds: int):
+    """Raise TimeoutError in the main thread if the body takes longer."""
+
+    def give_up(*_):
+        raise TimeoutError(f"not ready after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def copy_of(bytes_moved: int) -> Callable[[], object]:

@@ -17,6 +17,7 @@ from sections.common.device import Device
 from sections.common.table import format_table, indent
 
 WIDTH = 98
+COMPILE_SECONDS = 60  # what torch.compile may take for one function
 
 
 class Skip(Exception):
@@ -125,6 +126,10 @@ class Page:
         """
         from sections.common.verify import compare
 
+        if isinstance(kernel, BaseException):  # build's answer for a kernel that did not compile
+            lines = str(kernel).strip().splitlines() or [type(kernel).__name__]
+            self.fail(f"{case} did not compile: {lines[-1]}")
+            return False
         actual = self.call(kernel, inputs)
         result = compare(actual, expected, dtype or inputs[0].dtype, **bounds)
         check = {
@@ -149,13 +154,12 @@ class Page:
         self._print(f"FAILED  {problem}")
 
     def measure(self, case: str, variant: str, kernel, inputs: Sequence, baselines: dict, work,
-                rounds: int = 5, headline: bool = False) -> list[dict]:
+                rounds: int = 5) -> list[dict]:
         """Time a checked kernel in turn with its baselines; one measurement a baseline, in order.
 
         case, variant  what was computed and by which schedule
         baselines      {name: function without arguments}; "copy ceiling" needs no function: None
         work           measure.Work of one call
-        headline       whether this is the section's row in the summary
         """
         from sections.common import measure
 
@@ -187,13 +191,40 @@ class Page:
                 "value": value,
                 "unit": unit,
                 "of_ceiling": value / ceiling,
-                "headline": headline and name == next(iter(against)),
             }
             for name, versus in against.items()
         ]
         for measurement in measurements:
             self.emit(measurement)
         return measurements
+
+    def timings(self, rows: list[dict]) -> None:
+        """Print measurements as a table, a row a baseline."""
+        self.table(
+            ["case", "kernel", "ms", rows[0]["unit"], "against", "its ms", "ratio", "spread"],
+            [[row["case"], row["variant"], f"{row['ms']:.3f}", f"{row['value']:.0f}",
+              row["baseline"], f"{row['baseline_ms']:.3f}", f"{row['ratio']:.2f}x",
+              f"{row['ratio_low']:.2f}-{row['ratio_high']:.2f}"] for row in rows],
+            right=("ms", rows[0]["unit"], "its ms", "ratio"),
+        )
+
+    def torch_compiled(self, function: Callable[[], object]) -> dict:
+        """{"torch.compile": ...} as a baseline; empty in quick mode or where it is not ready."""
+        from sections.common.measure import torch_compiled
+
+        if self.quick:
+            return {}
+        self.progress("waiting for torch.compile")
+        try:
+            return {"torch.compile": torch_compiled(function, COMPILE_SECONDS)}
+        except Exception as error:
+            reason = next(iter(str(error).splitlines()), "")
+            self.say(f"torch.compile is left out: {type(error).__name__}: {reason}"[:200])
+            return {}
+
+    def headline(self, measurement: dict) -> None:
+        """Make a measurement the one that the summary shows for this section."""
+        self.emit({**measurement, "event": "headline"})
 
     def ceilings(self) -> dict:
         """This GPU's measured ceilings: {"copy_GBps": ..., "matmul_TFLOPs": ...}."""

@@ -21,6 +21,7 @@ class Options:
     names: tuple[str, ...]
     list: bool = False
     check: bool = False
+    reference: bool = False
     quick: bool = False
     device: str = "auto"
     arch: str | None = None
@@ -32,10 +33,10 @@ class Options:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str):
         known = [option for action in self._actions for option in action.option_strings]
-        for word in message.split():
-            if word.startswith("--"):
-                near = difflib.get_close_matches(word.split("=")[0], known, 1)
-                message += f" (did you mean {near[0]}?)" if near else ""
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        for word in words.split() if unknown else ():
+            near = difflib.get_close_matches(word.split("=")[0], known, 1)
+            message += f" (did you mean {near[0]}?)" if near else ""
         raise UsageError(f"{message}\n{self.format_usage().strip()}")
 
 
@@ -57,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     add("--arch", metavar="sm_75", help="generate code for this architecture and, on a newer GPU, "
         f"run it there: {', '.join(ARCHITECTURES)}")
     add("--check", action="store_true", help="look at this machine and stop; installs nothing")
+    add("--reference", action="store_true", help="print the quick reference and stop")
     add("--results", metavar="FILE", help="write everything that was checked and measured as JSON")
     add("--timeout", type=float, default=600.0, metavar="SECONDS",
         help="limit for one section (default: 600)")
@@ -73,6 +75,7 @@ def parse(arguments: list[str], course: Course) -> Options:
         names=select_names(course.order, found.only, found.skip),
         list=found.list,
         check=found.check,
+        reference=found.reference,
         quick=found.quick,
         device=found.device,
         arch=_arch(found.arch),
@@ -95,11 +98,12 @@ def _names(order: tuple[str, ...], option: str, parts: list[str]) -> set[str]:
     names = {name.strip().lower() for part in parts for name in part.split(",")} - {""}
     if not names:
         raise UsageError(f"{option} names no section; the sections are: {', '.join(order)}")
-    for name in sorted(names - set(order)):
-        near = difflib.get_close_matches(name, order, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{option} {name}: no such section{hint} "
-                         f"The sections are: {', '.join(order)}")
+    unknown = sorted(names - set(order))
+    if unknown:
+        near = [match for name in unknown for match in difflib.get_close_matches(name, order, 1)]
+        hint = f"did you mean {', '.join(dict.fromkeys(near))}? " if near else ""
+        raise UsageError(f"{option} {','.join(unknown)}: no such section; {hint}"
+                         f"the sections are: {', '.join(order)}")
     return names
 
 
@@ -116,6 +120,9 @@ def writable(path: str | None) -> str | None:
         return None
     path = os.path.abspath(os.path.expanduser(path))
     existed = os.path.exists(path)
+    special = existed and not os.path.isfile(path) and not os.path.isdir(path)
+    if special and os.access(path, os.W_OK):  # a pipe or a device: opening it may wait or be heard
+        return path
     try:
         with open(path, "a", encoding="utf-8"):
             pass
@@ -124,5 +131,5 @@ def writable(path: str | None) -> str | None:
                          "name a file in a folder that exists, such as results.json") from None
     if not existed:
         with suppress(OSError):
-            os.remove(path)
+            os.remove(os.path.realpath(path))
     return path

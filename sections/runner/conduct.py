@@ -4,9 +4,13 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 from sections.course import Course
+from sections.quick_reference import render
 from sections.runner import results, summary
 from sections.runner.arguments import Options
-from sections.runner.environment import Probe, machine_facts, neutralised
+from sections.runner.check import report
+from sections.runner.environment import LEFT_OUT, Probe, machine_facts, neutralised
+from sections.runner.install import make_usable
+from sections.runner.problems import problems
 from sections.runner.screen import Screen
 from sections.runner.tour import Record, Tour
 
@@ -18,11 +22,31 @@ def conduct(course: Course, options: Options, screen: Screen) -> int:
 
         def begin(probe: Probe) -> None:
             screen.line(heading(probe, facts.result(), len(options.names)))
+            if course.needs_tilelang:
+                for problem in problems(facts.result(), probe):
+                    screen.line(f"note: {problem}")
+                for variable in facts.result()["variables"]:
+                    if variable.endswith(LEFT_OUT):
+                        screen.line(f"note: {variable}")
 
-        tour = Tour(course, options, neutralised(os.environ), screen, begin)
+        def mend(probe: Probe) -> bool:
+            outcome = make_usable(facts.result(), probe, tour.probe, screen.line, options.install)
+            return outcome.usable
+
+        tour = Tour(course, options, neutralised(os.environ), screen, begin, mend)
+        if options.check:
+            return check(tour, facts.result(), screen)
         record = tour.run()
-        end(record, facts.result(), options, screen)
-    return record.exit_code
+        told = course.needs_tilelang and "PASS" in {row.status for row in record.rows}
+        written = end(record, facts.result(), options, screen, render() if told else "")
+    return record.exit_code if written else record.exit_code or 1
+
+
+def check(tour: Tour, facts: dict, screen: Screen) -> int:
+    """Print what is here; 0 when a tour could run now, without installing anything."""
+    probe = tour.probe()
+    screen.line(report(facts, probe, problems(facts, probe)))
+    return 0 if probe.usable else 1
 
 
 def heading(probe: Probe, facts: dict, sections: int) -> str:
@@ -49,20 +73,28 @@ def heading(probe: Probe, facts: dict, sections: int) -> str:
     return f"{first}\n{', '.join(versions)}; {sections} section{'s' if sections > 1 else ''}"
 
 
-def end(record: Record, facts: dict, options: Options, screen: Screen) -> None:
-    """Print the summary, write the results, print the verdict last."""
+def end(record: Record, facts: dict, options: Options, screen: Screen, reference: str) -> bool:
+    """Print the summary and the reference, write the results, print the verdict last.
+
+    Returns whether the results that were asked for could be written.
+    """
     probe = record.probe or Probe()
     screen.line()
     screen.line(summary.table(record, timed=probe.fact("device", "mode") in ("gpu", "arch")))
     for line in summary.notes(record):
         screen.line(line)
+    if reference:
+        screen.line(f"\n{reference}\n")
+    written = True
     if options.results:
         try:
             results.write(options.results, results.as_dict(record, environment(probe, facts)))
             screen.line(f"results: {options.results}")
         except OSError as error:
             screen.line(f"--results {options.results} could not be written: {error}")
+            written = False
     screen.line(summary.verdict(record))
+    return written
 
 
 def environment(probe: Probe, facts: dict) -> dict:

@@ -13,9 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sections.common.processes import RUN_VARIABLE, kill_run
+
 ROOT = Path(__file__).resolve().parents[2]
-RUN_VARIABLE = "TILELANG_TOUR_RUN"  # marks every process that a worker starts
-LARGEST_EVENT = 4 << 20
+LARGEST_EVENT = 4 << 20  # bytes
+LARGEST_PIPE = 1 << 20  # bytes
+AT_ONCE = 1 << 16  # bytes read at once
+STOP_SECONDS = 10.0  # limit for a killed process to go
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,11 @@ class Ended:
             except ValueError:
                 return f"killed by signal {-self.code}"
         return f"ended with code {self.code}"
+
+    @property
+    def sentence(self) -> str:
+        """ "the process was killed by SIGSEGV" or "the process ended with code 3"."""
+        return f"the process {'was ' if self.code < 0 else ''}{self.how}"
 
 
 class Stream:
@@ -65,6 +74,11 @@ class Stream:
             if end < 0 and len(self._pending) < LARGEST_EVENT:
                 break
             end = len(self._pending) if end < 0 else end
+            torn = self._pending.find(self._marker, 1, end)  # an event began within another
+            if torn > 0:
+                self._text(items, self._pending[len(self._marker) : torn])
+                self._pending = self._pending[torn:]
+                continue
             line, self._pending = self._pending[len(self._marker) : end], self._pending[end + 1 :]
             self._event(items, line)
         return items
@@ -72,7 +86,7 @@ class Stream:
     def flush(self) -> list[str | dict]:
         """What is left when the stream has ended: a torn event is text."""
         items: list[str | dict] = []
-        self._text(items, self._pending.replace(self._marker, b""))
+        self._text(items, self._pending.replace(self._marker, b""), last=True)
         self._pending = b""
         return items
 
@@ -88,13 +102,13 @@ class Stream:
             event = json.loads(line)
             if not isinstance(event, dict) or not isinstance(event.get("event"), str):
                 raise ValueError("no event")
-        except ValueError:
+        except (ValueError, RecursionError):
             self._text(items, line + b"\n")
         else:
             items.append(event)
 
-    def _text(self, items: list, data: bytes) -> None:
-        text = self._decoder.decode(data)
+    def _text(self, items: list, data: bytes, last: bool = False) -> None:
+        text = self._decoder.decode(data, last)
         if text:
             items.append(text)
 
@@ -126,12 +140,10 @@ class Worker:
 
         The end of the pipe is not waited for: a process left behind may hold it open.
         """
-        data = self._read(seconds)
-        items: list = self._stream.feed(data)
-        if self._process.poll() is not None and not data:
-            deadline = time.monotonic() + 0.3
-            while time.monotonic() < deadline and (data := self._read(0.02)):
-                items += self._stream.feed(data)
+        items: list = self._stream.feed(self._read(seconds))
+        if self._process.poll() is not None:
+            for _ in range(LARGEST_PIPE // AT_ONCE):  # what it left there; others may write on
+                items += self._stream.feed(self._read(0))
             items += self._stream.flush()
             items.append(Ended(self._process.returncode))
         return items
@@ -141,7 +153,7 @@ class Worker:
         if not ready:
             return b""
         try:
-            data = os.read(self._descriptor, 1 << 16)
+            data = os.read(self._descriptor, AT_ONCE)
         except BlockingIOError:
             return b""
         if not data:  # the pipe is closed while the process lives: do not spin
@@ -152,10 +164,9 @@ class Worker:
         """End the process, its group, and whatever it started that left the group."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        for pid in _marked(self._run):
-            with suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):  # one that hangs in a driver may stay
+            self._process.wait(STOP_SECONDS)
+        kill_run(self._run)
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 pipe.close()
@@ -168,14 +179,3 @@ def worker_environment(environment: dict[str, str], run: str) -> dict[str, str]:
     paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
     mine["PYTHONPATH"] = os.pathsep.join(paths)
     return mine
-
-
-def _marked(run: str) -> list[int]:
-    """Processes that carry this run's mark in their environment."""
-    mark = f"{RUN_VARIABLE}={run}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if mark in entry.read_bytes().split(b"\0"):
-                found.append(int(entry.parent.name))
-    return found

@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import sys
+from contextlib import suppress
 
 from sections.runner.tour import Record, Row
 
@@ -14,14 +16,13 @@ MEASUREMENT_KEYS = ("case", "variant", "ms", "baseline", "baseline_ms", "ratio",
 
 def as_dict(record: Record, environment: dict) -> dict:
     """A record in the results file's form; what is unknown or not finite is null."""
-    mode = environment.pop("mode", None)
     return _plain({
         "schema": SCHEMA,
-        "mode": mode,
+        "mode": environment.get("mode"),
         "exit_code": record.exit_code,
         "seconds": record.seconds,
         "compile_seconds": record.compile_seconds,
-        "environment": environment,
+        "environment": {key: value for key, value in environment.items() if key != "mode"},
         "ceilings": {name: record.ceilings.get(name) for name in ("copy_GBps", "matmul_TFLOPs")},
         "sections": [_section(row) for row in record.rows],
     })
@@ -52,19 +53,39 @@ def _plain(value):
 
 
 def write(path: str, results: dict) -> None:
-    """Write a results file whole or not at all. Raises OSError."""
+    """Write a results file whole or not at all; into the output where that is the file.
+
+    Raises OSError.
+    """
     text = json.dumps(results, indent=1, allow_nan=False) + "\n"
-    if os.path.exists(path) and not os.path.isfile(path):  # /dev/stdout, a named pipe
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+    if _is_output(path):  # opening it would cut off what has been printed
+        sys.stdout.write(text)
+        sys.stdout.flush()
         return
     path = os.path.realpath(path)
-    partial = f"{path}.{os.getpid()}.partial"
+    folder = os.path.dirname(path)
+    special = os.path.exists(path) and not os.path.isfile(path)  # a pipe or a device
+    if special or not os.access(folder, os.W_OK):
+        _write(path, text)
+        return
+    partial = os.path.join(folder, f".tilelang-tour-{os.getpid()}.partial")
     try:
-        with open(partial, "w", encoding="utf-8") as file:
-            file.write(text)
+        _write(partial, text)
         os.replace(partial, path)
     except OSError:
-        if os.path.exists(partial):
+        with suppress(OSError):
             os.remove(partial)
         raise
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _is_output(path: str) -> bool:
+    """Whether a path is what this process prints to, as /dev/stdout is."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(1))
+    except OSError:
+        return False

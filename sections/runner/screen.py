@@ -1,24 +1,25 @@
 """Where the tour's output goes: a terminal, a pipe or a notebook cell."""
 
+import os
+import shutil
 import sys
+
+ERASE_LINE = "\r\x1b[2K"
 
 
 class Screen:
     """Writes text as it comes; on a terminal also a live line while nothing else is printed."""
 
     def __init__(self):
-        self._live = ""
+        self._live = False
         self._at_line_start = True
 
     def write(self, text: str) -> None:
         """Print text as it is, characters the terminal cannot show replaced."""
-        if not text:
-            return
-        self.clear()
-        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        sys.stdout.write(text.encode(encoding, "replace").decode(encoding, "replace"))
-        sys.stdout.flush()
-        self._at_line_start = text.endswith("\n")
+        if text:
+            self.clear()
+            _put(text)
+            self._at_line_start = text.endswith("\n")
 
     def line(self, text: str = "") -> None:
         """Print text on a line of its own."""
@@ -27,26 +28,24 @@ class Screen:
     def live(self, text: str) -> None:
         """Show what is going on at the bottom of a terminal; the next output takes its place."""
         if self._at_line_start and _is_terminal():
-            sys.stdout.write(f"\r\x1b[2K{text[:_columns() - 1]}")
-            sys.stdout.flush()
-            self._live = text
+            columns = shutil.get_terminal_size().columns
+            self._live = True  # at once: Ctrl-C may come while it is written
+            _put(ERASE_LINE + " ".join(text.split())[: columns - 1])
 
     def clear(self) -> None:
         """Take the live line away."""
         if self._live:
-            sys.stdout.write("\r\x1b[2K")
-            self._live = ""
+            _put(ERASE_LINE)
+            self._live = False
+
+
+def _put(text: str) -> None:
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding, "replace"))
+    sys.stdout.flush()
 
 
 def _is_terminal() -> bool:
-    import os
-
     isatty = getattr(sys.stdout, "isatty", None)
     dumb = os.environ.get("TERM", "dumb") == "dumb"
     return bool(isatty and isatty()) and not dumb and "NO_COLOR" not in os.environ
-
-
-def _columns() -> int:
-    import shutil
-
-    return shutil.get_terminal_size().columns

@@ -1,5 +1,6 @@
 """The summary: one row a section, what went wrong, and a verdict in the last line."""
 
+import math
 from collections import Counter
 
 from sections.common.table import format_table
@@ -27,8 +28,13 @@ def _worst(row: Row) -> str | None:
     checks = [check for check in row.checks if check["bound"]]
     if not checks:
         return None
-    worst = max(checks, key=lambda check: check["rel_error"] / check["bound"])
+    worst = max(checks, key=_badness)
     return f"{worst['rel_error']:.1e} (bound {worst['bound']:.1e})"
+
+
+def _badness(check: dict) -> float:
+    share = check["rel_error"] / check["bound"]
+    return math.inf if math.isnan(share) else share
 
 
 def _timed(row: Row) -> list[str | None]:
@@ -38,15 +44,18 @@ def _timed(row: Row) -> list[str | None]:
     what = "matmul" if best["unit"] == "TFLOP/s" else "copy"
     return [
         f"{best['ms']:.3f} ms, {best['value']:.0f} {best['unit']}",
-        f"{best['ratio']:.2f}x {best['baseline']}",
+        f"{best['ratio']:.2f}x {best['baseline'].partition(' (')[0]}",
         f"{100 * best['of_ceiling']:.0f} % of {what}",
     ]
 
 
 def notes(record: Record) -> list[str]:
     """A line for every section that did not pass, and this GPU's ceilings."""
-    lines = [f"{row.name}: {row.status}: {row.note}" for row in record.rows
-             if row.status != "PASS" and row.note]
+    names: dict[tuple, list[str]] = {}  # one line for all that share a reason
+    for row in record.rows:
+        if row.status != "PASS" and row.note:
+            names.setdefault((row.status, row.note), []).append(row.name)
+    lines = [f"{', '.join(who)}: {status}: {note}" for (status, note), who in names.items()]
     if record.ceilings:
         lines.append(
             f"ceilings measured here: copy {record.ceilings['copy_GBps']:.0f} GB/s, "

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -74,8 +75,8 @@ class Tour:
         self.make_usable = make_usable
         self.record = Record([Row(name) for name in options.names])
         self._folder = tempfile.mkdtemp(prefix="tilelang-tour-")
-        self._kept: str | None = None
         self._follow: _Follow | None = None
+        self._mended = False
 
     def run(self) -> Record:
         """Run all sections; the record is true also after an interruption."""
@@ -88,27 +89,32 @@ class Tour:
             self.record.interrupted = True
             if self._follow:
                 self._follow.interrupted()
+            self.not_run("interrupted before it began")
             self.screen.line("interrupted")
         finally:
-            self.screen.clear()
             shutil.rmtree(self._folder, ignore_errors=True)
+            self.screen.clear()
         self.record.seconds = time.monotonic() - start
         return self.record
 
     def probe(self) -> Probe:
         """Start a worker only to see what it finds."""
-        follow = _Follow(self, Worker(self._job([]), self._folder, self.environment))
+        follow = _Follow(self, self._worker([]))
         try:
             follow.start_up()
         finally:
             follow.worker.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
         return follow.probe
 
     def _one_worker(self, left: list[str]) -> list[str]:
         """Run sections until all are done or the worker is; returns the ones still to run."""
-        self._follow = follow = _Follow(
-            self, Worker(self._job(left), self._folder, self.environment)
-        )
+        try:
+            worker = self._worker(left)
+        except OSError as error:  # too many processes, too little memory
+            self.not_run(f"no process can be started: {error}")
+            return []
+        self._follow = follow = _Follow(self, worker)
         try:
             first = self.record.probe is None or not self.record.probe.usable
             usable = follow.start_up()
@@ -116,10 +122,11 @@ class Tour:
                 self.record.probe = follow.probe
             if not usable:
                 follow.worker.stop()
-                if first and self.make_usable(follow.probe):
+                mendable = first and follow.heard and not self._mended
+                if mendable and self.make_usable(follow.probe):
+                    self._mended = True
                     return left
-                for name in left:
-                    self.row(name).note = follow.probe.cause
+                self.not_run(follow.cause)
                 return []
             if first:
                 self.begin(follow.probe)
@@ -127,6 +134,10 @@ class Tour:
         finally:
             follow.worker.stop()
             self.record.compile_seconds += follow.compile_seconds
+
+    def _worker(self, names: list[str]) -> Worker:
+        os.makedirs(self._folder, exist_ok=True)  # a section may have removed it
+        return Worker(self._job(names), self._folder, self.environment)
 
     def _job(self, names: list[str]) -> dict:
         order = [row.name for row in self.record.rows]
@@ -145,17 +156,11 @@ class Tour:
     def row(self, name: str) -> Row:
         return next(row for row in self.record.rows if row.name == name)
 
-    def keep(self, name: str, text: str) -> str | None:
-        """Keep a long text in a file that outlives the tour; returns its path."""
-        try:
-            if self._kept is None:
-                self._kept = tempfile.mkdtemp(prefix="tilelang-tour-errors-")
-            path = os.path.join(self._kept, f"{name}.txt")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        except OSError:
-            return None
-        return path
+    def not_run(self, reason: str) -> None:
+        """Say why the sections that are left were not run, unless it is known already."""
+        for row in self.record.rows:
+            if row.status == "NOT RUN":
+                row.note = row.note or reason
 
 
 class _Follow:
@@ -166,10 +171,13 @@ class _Follow:
         self.worker = worker
         self.probe = Probe()
         self.compile_seconds = 0.0
+        self._items: deque = deque()  # what has come and has not been looked at
         self._row: Row | None = None
         self._doing = "starting"
         self._since = time.monotonic()
         self._printed = 0
+        self.heard = False  # whether the worker told anything at all
+        self._ending = ""  # how it ended before it could run sections
         self._progressed = False  # whether any section was begun: else a new worker would not help
 
     # Before the first section
@@ -177,26 +185,29 @@ class _Follow:
     def start_up(self) -> bool:
         """Follow the worker until it can run sections; False when it cannot."""
         self._begin("looking at this machine")
-        output: list[str] = []
-        while True:
-            for item in self._poll():
-                if isinstance(item, str):
-                    output.append(item)
-                elif isinstance(item, Ended):
-                    self.probe.died = self.probe.died or item.how
-                    self.probe.output = "".join(output)[-20_000:]
-                    return self.probe.usable
-                elif item["event"] == "ready":
-                    self.probe.output = "".join(output)[-20_000:]
-                    self.probe.ready = True
-                    return True
-                else:
-                    self.probe.see(item)
-                    self._doing = f"looking at this machine: {item.get('step', '')}"
+        while not self.probe.ready and not self._ending:
+            item = self._next()
+            if isinstance(item, str):
+                self.probe.output = (self.probe.output + item)[-20_000:]
+            elif isinstance(item, Ended):
+                self._ending = item.sentence
+                self.probe.died = None if self.probe.error else item.how
+            elif item:
+                self.heard = True
+                self.probe.ready = item["event"] == "ready"
+                self.probe.see(item)
+                self._doing = f"looking at this machine: {item.get('step', '')}"
             if time.monotonic() - self._since > START_SECONDS:
-                self.probe.died = f"no answer within {START_SECONDS:.0f} s"
-                self.probe.output = "".join(output)[-20_000:]
-                return False
+                self._ending = self.probe.died = f"no answer within {START_SECONDS:.0f} s"
+        return self.probe.usable
+
+    @property
+    def cause(self) -> str:
+        """Why this worker could not run sections, in one line."""
+        if self.heard:
+            return self.probe.cause
+        last = self.probe.output.strip().splitlines()[-1:]
+        return ": ".join(["no section can be run", self._ending, *last])
 
     # Sections
 
@@ -205,27 +216,25 @@ class _Follow:
         left = list(left)
         self._begin("")
         while True:
-            for item in self._poll():
-                if isinstance(item, str):
-                    self._text(item)
-                elif isinstance(item, Ended):
-                    return self._ended(item, left)
-                else:
-                    self._event(item, left)
-                    if item["event"] == "done":
-                        return []
-            if self._row and time.monotonic() - self._since > self.tour.options.timeout:
-                limit = f"{self.tour.options.timeout:g} s"
-                self._close(left, "TIMEOUT", f"over --timeout ({limit}) while {self._doing}")
-                return left
+            item = self._next()
+            if isinstance(item, str):
+                self._text(item)
+            elif isinstance(item, Ended):
+                return self._ended(left, "CRASH", item.sentence)
+            elif item:
+                if item["event"] == "done":
+                    return []
+                self._event(item, left)
+            if time.monotonic() - self._since > self.tour.options.timeout:
+                limit = f"over the limit of {self.tour.options.timeout:g} s (--timeout)"
+                return self._ended(left, "TIMEOUT", limit)
 
-    def _ended(self, ended: Ended, left: list[str]) -> list[str]:
+    def _ended(self, left: list[str], status: str, why: str) -> list[str]:
+        """This worker runs no more sections: returns the ones for another, unless that is vain."""
         if self._row:
-            self._close(left, "CRASH", f"the process was {ended.how}" if ended.code < 0
-                        else f"the process {ended.how}, while {self._doing}")
+            self._close(left, status, f"{why} while {self._doing}")
         elif not self._progressed:
-            for name in left:
-                self.tour.row(name).note = f"the worker was {ended.how} before it could run"
+            self.tour.not_run(f"{why} before it began a section")
             return []
         return left
 
@@ -245,13 +254,16 @@ class _Follow:
             self._row.checks.append(_payload(event))
         elif kind == "measurement":
             self._row.measurements.append(_payload(event))
+        elif kind == "headline":
+            for measurement in self._row.measurements:
+                measurement["headline"] = measurement == _payload(event)
         elif kind == "lesson":
             self._row.lesson = event["text"]
         elif kind == "section_end":
             self.compile_seconds = event["compile_seconds"]
-            self._close(left, event["status"], event["note"], event["detail"], event["seconds"])
+            self._close(left, event["status"], event["note"], event["seconds"])
 
-    def _close(self, left, status: str, note: str, detail: str = "", seconds=None) -> None:
+    def _close(self, left, status: str, note: str, seconds: float | None = None) -> None:
         """Complete the current row."""
         row, self._row = self._row, None
         row.status, row.note = status, note
@@ -261,9 +273,6 @@ class _Follow:
         screen = self.tour.screen
         if self._printed > OUTPUT_LIMIT:
             screen.line(f"  ({self._printed - OUTPUT_LIMIT} more characters of output left out)")
-        if detail:
-            path = self.tour.keep(row.name, detail)
-            row.note += f" (whole text: {path})" if path else ""
         if status not in ("PASS", "SKIP"):
             screen.line(f"  {row.name}: {status}: {row.note}")
         self._begin("")
@@ -277,18 +286,23 @@ class _Follow:
     def _text(self, text: str) -> None:
         room = max(OUTPUT_LIMIT - self._printed, 0)
         self._printed += len(text)
+        start = time.monotonic()
         self.tour.screen.write(text[:room])
+        self._since += time.monotonic() - start  # a slow reader's time is not the section's
 
     def _begin(self, doing: str) -> None:
         self._since, self._doing, self._printed = time.monotonic(), doing, 0
 
-    def _poll(self) -> list:
-        items = self.worker.poll(0.25)
-        if not items:
-            seconds = time.monotonic() - self._since
-            name = f"{self._row.name}: " if self._row else ""
-            self.tour.screen.live(f"{name}{self._doing or 'working'} ({seconds:.0f} s)")
-        return items
+    def _next(self) -> str | dict | Ended | None:
+        """What the worker said next; None when it was silent for a moment."""
+        if not self._items:
+            self._items.extend(self.worker.poll(0.25))
+        if self._items:
+            return self._items.popleft()
+        seconds = time.monotonic() - self._since
+        name = f"{self._row.name}: " if self._row else ""
+        self.tour.screen.live(f"{name}{self._doing or 'working'} ({seconds:.0f} s)")
+        return None
 
 
 def _payload(event: dict) -> dict:

@@ -1,0 +1,234 @@
+"""Architectures: one source, six GPU generations, and what each new instruction buys
+
+T.copy and T.gemm say what happens, not how. For a Turing GPU the compiler writes loads through
+registers and small matrix instructions; for Ampere, copies that run in the background; for Hopper,
+one thread that orders whole tiles from a copy engine, and matrix instructions of four warps that
+read shared memory themselves. The Python stays the same. What does change is the schedule that
+suits a chip, and how much shared memory it has room for.
+"""
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
+from sections.common import codegen
+from sections.common.build import build
+from sections.common.device import EXAMPLE_GPUS, SHARED_BYTES, capability, preset, select
+from sections.common.ladder import describe
+from sections.common.measure import Work
+from sections.common.page import kilobytes, squeeze
+from sections.gemm import BEST_STEP, LADDERS, case, gemm, inputs, reference, sizes
+
+SHOWN = ("sm_75", "sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+FIRSTS = ("sm_75", "sm_80", "sm_90a")  # the first GPUs with each way to copy or to multiply
+SIZE = 4096  # M, N and K of the code that is read and of what is timed
+
+COPIES = {"TMA load": "TMA, one thread", "cp.async": "cp.async, all threads",
+          "vector load": "load and store"}
+WAITS = {"mbarrier wait": "mbarrier", "cp.async wait": "cp.async.wait", "block barrier": "barrier"}
+MULTIPLIES = ("wgmma", "mma.sync")
+
+# On a GPU: one thing new a row, with the compiler told what to leave out.
+PATHS = (
+    ("sm_75", {}, "load and store, mma 16x8x8"),
+    ("sm_80", {"tirx.use_async_copy": False}, "mma 16x8x16"),
+    ("sm_80", {}, "cp.async"),
+    ("sm_90a", {"tl.disable_wgmma": True}, "TMA"),
+    ("sm_90a", {}, "wgmma"),
+    ("sm_100a", {}, "TMA"),
+    ("sm_120a", {}, "TMA"),
+)
+
+
+def best_schedule(arch: str) -> dict:
+    """gemm's best schedule for an architecture."""
+    return preset(LADDERS, arch)[preset(BEST_STEP, arch)].schedule
+
+
+SAME = best_schedule("sm_80")  # it fits every architecture's shared memory
+
+
+def run(page):
+    page.say(f"""The kernel is section gemm's, unchanged (sections/gemm.py). Here is the CUDA that
+    is generated from it for {case(SIZE, SIZE, SIZE)} and each architecture, with the schedule that
+    suits it best.""")
+    with ThreadPoolExecutor(2) as pool:  # nvcc runs while the next architecture is lowered
+        codes, registers = {}, {}
+        for arch in SHOWN:
+            page.progress(f"generating CUDA for {arch}")
+            codes[arch] = codegen.generate(gemm, arch, **sizes(SIZE, SIZE, SIZE),
+                                           **best_schedule(arch))
+            if arch in FIRSTS or arch == page.device.arch:
+                registers[arch] = pool.submit(codegen.resources, codes[arch])
+        registers = {arch: found.result() for arch, found in registers.items()}
+    side_by_side(page, codes, registers)
+    what_became_of_it(page, codes)
+    what_fits_where(page, codes)
+
+    rows = run_here(page) if page.device.is_gpu else rehearse(page)
+    conclude(page, rows)
+    page.try_this("""python -m sections.gemm --device cpu --arch sm_80, then sm_75: the same ladder,
+    with the landmarks of an A100 and of a T4.""")
+
+
+# Without a GPU
+
+
+def side_by_side(page, codes: dict, registers: dict) -> None:
+    """One row an architecture: what copies, waits and multiplies, and what a block takes."""
+    rows = []
+    for arch, code in codes.items():
+        marks = {mark.name for mark in codegen.landmarks(code)}
+        found = registers.get(arch)
+        rows.append([
+            arch, EXAMPLE_GPUS[arch], first_of(COPIES, marks), first_of(WAITS, marks),
+            next(name for name in MULTIPLIES if name in marks), code.threads,
+            f"{kilobytes(code.shared_bytes)} of {kilobytes(SHARED_BYTES[arch])}",
+            found and found.registers,
+        ])
+    page.table(["arch", "GPUs", "copies by", "waits at", "multiplies", "threads", "shared",
+                "registers"], rows, right=("threads", "shared", "registers"))
+    page.say("""From sm_90a on a block has 128 threads more, which only order copies. wgmma is
+    sm_90a's alone: newer chips run mma.sync here, and sm_100a's own tensor-core instructions want
+    the sum in its tensor memory (T.alloc_tmem), which is another kernel. Registers are per thread,
+    from nvcc, for the first GPUs with each way to copy or multiply.""")
+
+
+def first_of(meanings: dict[str, str], marks: set[str]) -> str:
+    """The first landmark of `meanings` that was found, in words."""
+    return next(words for name, words in meanings.items() if name in marks)
+
+
+def what_became_of_it(page, codes: dict) -> None:
+    """The generated line for one copy and for one multiplication, on each new path."""
+    for statement, names in (("T.copy(A[...], A_shared)", tuple(COPIES)),
+                             ("T.gemm(A_shared, B_shared, C_local)", MULTIPLIES)):
+        rows = []
+        for arch in FIRSTS:
+            marks = {mark.name: mark for mark in codegen.landmarks(codes[arch], only=names)}
+            mark = next(marks[name] for name in names if name in marks)
+            line = codes[arch].source.split("\n")[mark.line - 1].strip()
+            if mark.code.startswith("..."):  # it stands far to the right
+                line = mark.code
+            line = squeeze(line.replace("tl::DataType::k", ""), 46)
+            rows.append([arch, mark.line, line, mark.meaning])
+        page.say(f"What became of {statement}:")
+        page.table(["arch", "line", "code", "what it does"], rows, right=("line",))
+
+
+def what_fits_where(page, codes: dict) -> None:
+    """Each architecture's best schedule against the shared memory of all the others."""
+    owners = {}  # a schedule's words: the architectures whose best it is
+    for arch in codes:
+        owners.setdefault(describe(best_schedule(arch)), []).append(arch)
+    rows = [["room for a block", "", *(kilobytes(SHARED_BYTES[arch]) for arch in codes)]]
+    for archs in owners.values():
+        needed = codes[archs[0]].shared_bytes
+        rows.append([f"best on {' and '.join(archs)}", kilobytes(needed), *(
+            "best" if arch in archs else "fits" if needed <= SHARED_BYTES[arch] else "no"
+            for arch in codes)])
+    page.say("""The same schedule everywhere? It needs the same shared memory on each of them; only
+    the room differs:""")
+    page.table(["schedule", "needs", *codes], rows, right=("needs",))
+
+
+def rehearse(page) -> list:
+    """Run the schedule that fits everywhere, and this architecture's best, on the CPU."""
+    shape = (100, 130, 70)
+    best = best_schedule(page.device.arch)
+    schedules = [SAME] if best == SAME else [SAME, best]
+    kernels = page.build((gemm, {**sizes(*shape), **schedule}) for schedule in schedules)
+    A, B = inputs(page, *shape)
+    for kernel in kernels:
+        page.check(case(*shape), kernel, (A, B), reference(A, B), reduction=shape[2])
+    return []
+
+
+# On a GPU
+
+
+def run_here(page) -> list[tuple]:
+    """Run the older code paths on this GPU, too: the same schedule on each, then the GPU's best.
+
+    Returns (architecture, what is new, measurement) in that order.
+    """
+    size = (SIZE // 2 if page.quick else SIZE,) * 3
+    own = page.device.gpu_arch
+    jobs = [(arch, new, settings, SAME) for arch, settings, new in PATHS
+            if arch == own or capability(arch) < min(capability(own), 90)]  # sm_90a: own chips only
+    if best_schedule(own) != SAME:
+        jobs.append((own, "its best schedule", {}, best_schedule(own)))
+    kernels = build_for(page, jobs, sizes(*size))
+    A, B = inputs(page, *size)
+    expected = reference(A, B)
+    rows = []
+    for (arch, new, _, schedule), kernel in zip(jobs, kernels, strict=True):
+        if isinstance(kernel, BaseException):
+            page.fail(f"{arch} code, {new}: did not compile: {kernel}")
+        elif page.check(case(*size), kernel, (A, B), expected, reduction=size[2]):
+            (measurement,) = page.measure(
+                case(*size), f"{arch} code, {new}: {describe(schedule)}", kernel, (A, B),
+                {"cuBLAS (torch.matmul)": lambda: A @ B},
+                Work(flops=2 * size[0] * size[1] * size[2]), rounds=3,
+            )
+            rows.append((arch, new, measurement))
+    timed_table(page, rows)
+    if rows:
+        page.headline(rows[-1][2])
+    return rows
+
+
+def build_for(page, jobs: list[tuple], arguments: dict) -> list:
+    """Compile (architecture, ..., settings, schedule) jobs for this GPU, all at once."""
+    by_arch = {}
+    for arch, _, settings, schedule in jobs:
+        job = (with_settings(settings), {**arguments, **schedule})
+        by_arch.setdefault(arch, []).append(job)
+    page.progress(f"compiling {len(jobs)} kernels for {', '.join(by_arch)}")
+    with ThreadPoolExecutor(len(by_arch)) as pool:
+        built = pool.map(lambda arch: build(select("cuda", arch), by_arch[arch]), by_arch)
+        results = {arch: iter(kernels) for arch, kernels in zip(by_arch, built, strict=True)}
+    return [next(results[arch]) for arch, *_ in jobs]
+
+
+def with_settings(settings: dict):
+    """gemm, compiled with other pass_configs."""
+    kernel = copy.copy(gemm)
+    kernel.pass_configs = settings
+    return kernel
+
+
+def timed_table(page, rows: list[tuple]) -> None:
+    """All code paths timed on one chip, with what each row gained over the one above it."""
+    page.say(f"""Now on this {page.device.gpu}, with one schedule, {describe(SAME)}. Older code runs
+    here from a fat binary: PTX for the older architecture, machine code for this chip. These are no
+    times of older GPUs: the chip is the same in each row, only the instructions differ, one new
+    kind a row. To leave one out, the compiler was told so (pass_configs).""")
+    before = [None, *(measurement["ms"] for _, _, measurement in rows)]
+    page.table(
+        ["code for", "new", "ms", "TFLOP/s", "vs cuBLAS", "gain"],
+        [[arch, new, f"{m['ms']:.3f}", f"{m['value']:.0f}", f"{m['ratio']:.2f}x",
+          ms and f"{ms / m['ms']:.2f}x"]
+         for (arch, new, m), ms in zip(rows, before, strict=False)],
+        right=("ms", "TFLOP/s", "vs cuBLAS", "gain"),
+    )
+
+
+def conclude(page, rows: list[tuple]) -> None:
+    """The lesson: what each new instruction bought on this chip, or what changed in the code."""
+    if not rows:
+        page.lesson("""the Python is one; the instructions are the compiler's choice: load and store
+        on sm_75, cp.async from sm_80 on, TMA from sm_90a on, wgmma on sm_90a alone. What you choose
+        again for each GPU is the schedule, and shared memory says what fits.""")
+        return
+    gains = ", ".join(f"{new} {above['ms'] / m['ms']:.2f}x"
+                      for (_, _, above), (_, new, m) in zip(rows, rows[1:], strict=False))
+    first, last = rows[0][2], rows[-1][2]
+    page.lesson(f"""on this {page.device.gpu} the same Python went from {first['value']:.0f} TFLOP/s
+    with {rows[0][0]} code to {last['value']:.0f}, {last['ratio']:.2f}x cuBLAS. What each step
+    brought: {gains}.""")
+
+
+if __name__ == "__main__":
+    from sections.common.alone import run_alone
+
+    raise SystemExit(run_alone(__file__))

@@ -1,0 +1,255 @@
+"""Autotuning: let the GPU choose the schedule, after arithmetic has thrown out what cannot run
+
+The best tile, the best depth of the pipeline and the best number of threads differ from one GPU to
+the next, and a schedule tuned by hand for one is often poor on another. So list many, throw out
+those whose tiles do not fit this GPU's shared memory (a product of a few numbers says so, long
+before a compiler is asked), compile the rest in parallel, check each, time each. TileLang can do
+the search for you: @tilelang.autotune compiles, times, picks the fastest and remembers its choice
+on disk.
+"""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import os
+import tempfile
+import time
+
+import tilelang
+import torch
+from tilelang.autotuner import AutoTuner
+
+from sections import gemm
+from sections.common import rehearsal
+from sections.common.build import cores
+from sections.common.ladder import describe
+from sections.common.measure import Work
+from sections.common.page import Skip, kilobytes
+
+# Values to combine, by architecture. One that is not named takes those of the newest older one.
+SPACE = {
+    "sm_75": {"tile": ((128, 128), (128, 64), (64, 128), (256, 64)), "block_K": (32, 64),
+              "num_stages": (0, 2, 3), "threads": (128,)},
+    "sm_80": {"tile": ((128, 128), (128, 256), (64, 128)), "block_K": (32, 64),
+              "num_stages": (2, 3, 4, 5), "threads": (128,)},
+    "sm_86": {"tile": ((128, 128), (128, 64), (64, 128)), "block_K": (32, 64),
+              "num_stages": (2, 3, 4, 5), "threads": (128,)},
+    "sm_90a": {"tile": ((128, 256), (256, 128), (128, 192), (128, 128)), "block_K": (64, 128),
+               "num_stages": (2, 3, 4), "threads": (256,)},
+    "sm_100a": {"tile": ((128, 128), (128, 256), (256, 128)), "block_K": (32, 64),
+                "num_stages": (3, 4, 5, 6), "threads": (256,)},
+    "sm_120a": {"tile": ((128, 128), (128, 64), (64, 128)), "block_K": (32, 64),
+                "num_stages": (2, 3, 4, 5), "threads": (256,)},
+}
+CHANGES = ({"swizzle": 0}, {"swizzle": 4}, {"threads": 256})  # tried with the hand-made best
+TUNED = ("block_M", "block_N", "block_K", "num_stages", "threads", "swizzle")
+REHEARSED = 4  # configurations tuned on the CPU, where each costs seconds
+
+
+@dataclasses.dataclass
+class Candidate:
+    """One configuration, and what became of it."""
+
+    config: dict
+    estimate: int
+    verdict: str = "kept"
+    code: object = None
+    kernel: object = None
+    measurement: dict | None = None
+
+
+def space(device) -> list[dict]:
+    """Every configuration to consider, gemm's hand-made best and TileLang's textbook one first."""
+    hand_made = {name: gemm.best_schedule(device)[name] for name in TUNED}
+    textbook = {"block_M": 128, "block_N": 128, "block_K": 32, "num_stages": 3, "threads": 128,
+                "swizzle": 0}
+    configs = [hand_made, textbook, *({**hand_made, **change} for change in CHANGES)]
+    for (block_M, block_N), *rest in itertools.product(*device.preset(SPACE).values()):
+        values = (block_M, block_N, *rest, hand_made["swizzle"])
+        configs.append(dict(zip(TUNED, values, strict=True)))
+    return [config for n, config in enumerate(configs) if config not in configs[:n]]
+
+
+def estimate(config: dict, fixed: dict) -> int:
+    """Shared memory of a configuration in bytes: num_stages tiles of A and of B, float16.
+
+    The tile of C that is stored through shared memory takes the place of the tiles of A and B.
+    """
+    stage = (config["block_M"] + config["block_N"]) * config["block_K"] * 2
+    store = config["block_M"] * config["block_N"] * 2 if fixed["store_shared"] else 0
+    return max(max(config["num_stages"], 1) * stage, store)
+
+
+def fixed_part(device) -> dict:
+    """What is not tuned: how warps share a tile, and how it is stored."""
+    best = gemm.best_schedule(device)
+    return {name: best[name] for name in best if name not in TUNED}
+
+
+def run(page):
+    device = page.device
+    fixed = fixed_part(device)
+    size = (2048 if page.quick else 4096) if device.is_gpu else 256
+    arguments = {**gemm.sizes(size, size, size), **fixed}
+    candidates = [Candidate(config, estimate(config, fixed)) for config in space(device)]
+
+    page.say(f"""{len(candidates)} configurations of gemm's kernel. First the filter: a
+    configuration needs num_stages x (block_M + block_N) x block_K x 2 bytes, and a block may have
+    {kilobytes(device.shared_bytes)} on {device.arch}.""")
+    page.show(estimate)
+    keep_what_fits(page, candidates, budget(page))
+    A, B = gemm.inputs(page, size, size, size)
+    compile_and_check(page, candidates, arguments, (A, B))
+    survivors = [candidate for candidate in candidates if candidate.verdict == "kept"]
+    if not survivors:
+        table(page, candidates)
+        raise Skip("no configuration is left to tune: "
+                   + ", ".join(sorted({candidate.verdict for candidate in candidates})))
+    if device.is_gpu:
+        time_all(page, survivors, (A, B), size)
+    table(page, candidates)
+
+    winner, config, seconds, again = tune(page, [c.config for c in survivors], arguments)
+    page.say(f"""@tilelang.autotune on the {len(survivors)} survivors chose
+    {describe(config)} in {seconds:.1f} s. Asked again by a process that has forgotten it, its disk
+    cache answers in {again:.2f} s.""")
+    page.check(f"{gemm.case(size, size, size)} tuned", winner, (A, B), gemm.reference(A, B),
+               reduction=size)
+    conclude(page, survivors, winner, config, (A, B), size)
+
+
+def budget(page) -> int:
+    """How many configurations to compile: each costs seconds of one core."""
+    if not page.device.is_gpu:
+        return REHEARSED
+    return 4 if page.quick else 8 if cores() <= 2 else 16
+
+
+def keep_what_fits(page, candidates: list[Candidate], most: int) -> None:
+    """Leave out what is over the shared memory, and what this machine has no time for."""
+    limit = page.device.shared_bytes
+    kept = 0
+    for candidate in candidates:
+        if candidate.estimate > limit:
+            candidate.verdict = "left out: shared memory"
+        elif kept == most:
+            candidate.verdict = "left out: time"
+        else:
+            kept += 1
+
+
+def compile_and_check(page, candidates: list[Candidate], arguments: dict, tensors) -> None:
+    """Compile the kept ones in parallel, run and check each; ask the compiler about the others."""
+    from sections.common.codegen import generate
+
+    kept = [candidate for candidate in candidates if candidate.verdict == "kept"]
+    kernels = page.build((gemm.gemm, {**arguments, **candidate.config}) for candidate in kept)
+    expected = gemm.reference(*tensors)
+    shown = gemm.sizes(gemm.SHOWN, gemm.SHOWN, gemm.SHOWN)
+    for candidate, kernel in zip(kept, kernels, strict=True):
+        if isinstance(kernel, BaseException):
+            candidate.verdict = f"failed: {str(kernel).strip().splitlines()[-1][:60]}"
+            continue
+        candidate.kernel, candidate.code = kernel, page.code(kernel, **shown)
+        case = f"{gemm.case(*(arguments[side] for side in 'MNK'))} {describe(candidate.config)}"
+        if not page.check(case, kernel, tensors, expected, reduction=arguments["K"]):
+            candidate.verdict = "wrong result"
+    for candidate in candidates:
+        if candidate.verdict == "left out: shared memory":
+            page.progress("asking the compiler about what was left out")
+            with contextlib.suppress(Exception):  # then the table has only the estimate
+                candidate.code = generate(gemm.gemm, page.device.arch,
+                                          **{**arguments, **shown, **candidate.config})
+
+
+def time_all(page, survivors: list[Candidate], tensors, size: int) -> None:
+    """Time every survivor in turn with cuBLAS."""
+    for candidate in survivors:
+        candidate.measurement = page.measure(
+            gemm.case(size, size, size), describe(candidate.config), candidate.kernel, tensors,
+            {"cuBLAS (torch.matmul)": lambda: torch.matmul(*tensors)}, Work(flops=2 * size**3),
+            rounds=3,
+        )[0]
+
+
+def table(page, candidates: list[Candidate]) -> None:
+    """All configurations: estimate, the compiler's own figure, verdict, and the time if any."""
+    timed = [c for c in candidates if c.measurement]
+    ranked = sorted(timed, key=lambda c: -c.measurement["ratio"])
+    marks = {id(candidates[1]): "textbook", id(candidates[0]): "hand-made"}
+    if ranked:
+        marks[id(ranked[-1])] = "worst"
+        marks[id(ranked[0])] = "best" + (", hand-made" if ranked[0] is candidates[0] else "")
+    rows = []
+    for candidate in ranked + [c for c in candidates if not c.measurement]:
+        m = candidate.measurement
+        rows.append([
+            describe(candidate.config), kilobytes(candidate.estimate),
+            kilobytes(candidate.code.shared_bytes) if candidate.code else None,
+            *([f"{m['ms']:.3f}", f"{m['value']:.0f}", f"{m['ratio']:.2f}x"] if m else []),
+            *([None] * 3 if timed and not m else []),
+            marks.get(id(candidate), "") if candidate.verdict == "kept" else candidate.verdict,
+        ])
+    figures = ["ms", "TFLOP/s", "vs cuBLAS"] if timed else []
+    page.table(["configuration", "estimate", "compiler", *figures, ""], rows,
+               right=("estimate", "compiler", *figures))
+
+
+def tune(page, configs: list[dict], arguments: dict):
+    """TileLang's own tuner: its kernel, its choice, its seconds, and its seconds from disk."""
+    kernel = gemm.gemm
+    if not page.device.is_gpu:
+        kernel = dataclasses.replace(kernel, pass_configs=rehearsal.PASS_CONFIGS,
+                                     compile_flags=rehearsal.COMPILE_FLAGS)
+    page.progress("tilelang.autotune at work")
+    found = []
+    for _ in range(2):
+        start = time.perf_counter()
+        tuner = tilelang.autotune(configs=configs, warmup=3, rep=20)(kernel)
+        with quiet():
+            best = tuner.compile(**arguments)
+        ((_, config),) = tuner._tuner_cache.values()
+        found.append((best, config, time.perf_counter() - start))
+        AutoTuner._memory_cache.clear()  # what a new process would not know
+    (best, config, seconds), (_, _, again) = found
+    return best, config, seconds, again
+
+
+@contextlib.contextmanager
+def quiet():
+    """TileLang's tuner writes a log into the current folder, bars and lines on the screen."""
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()), \
+            contextlib.redirect_stderr(io.StringIO()):
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
+
+
+def conclude(page, survivors, winner, config, tensors, size: int) -> None:
+    """The winner beside the hand-made best, the textbook schedule and cuBLAS."""
+    if not page.device.is_gpu:
+        page.lesson(f"""arithmetic alone left out what cannot run on {page.device.arch}. The search
+        itself was real, but on this CPU: its choice says nothing about a GPU.""")
+    else:
+        measured = page.measure(
+            gemm.case(size, size, size), f"tuned: {describe(config)}", winner, tensors,
+            {"cuBLAS (torch.matmul)": lambda: torch.matmul(*tensors)}, Work(flops=2 * size**3),
+        )[0]
+        page.headline(measured)
+        by_hand, worst = survivors[0].measurement, min(s.measurement["ratio"] for s in survivors)
+        page.lesson(f"""the tuner's choice takes {measured['ms']:.3f} ms,
+        {measured['value']:.0f} TFLOP/s: {measured['ratio']:.2f}x cuBLAS, where the schedule made by
+        hand for {page.device.arch} stands at {by_hand['ratio']:.2f}x and the worst configuration
+        that compiles at {worst:.2f}x.""")
+    page.try_this("""add a tile to SPACE in sections/autotune.py, then
+    python -m sections.autotune: does it fit, and does it win?""")
+
+
+if __name__ == "__main__":
+    from sections.common.alone import run_alone
+
+    raise SystemExit(run_alone(__file__))

@@ -1,0 +1,329 @@
+"""Fused epilogue: bias and GELU are applied while the product is still in registers
+
+C = GELU(A @ B + bias), a layer of nearly every transformer. Written as three operations it runs as
+three kernels, and each writes its whole result to global memory for the next one to read back.
+Here the product stays in its fragment: the bias is added there, GELU is applied there, and C is
+written once. What that saves is counted below, byte by byte. How much time it saves depends on the
+shape: little where the tensor cores are the limit, about half where memory is.
+"""
+
+import math
+import re
+
+import tilelang
+import tilelang.language as T
+import torch
+import torch.nn.functional as F
+
+from sections.common.ladder import describe
+from sections.common.measure import Work
+from sections.common.page import squeeze
+from sections.common.verify import compare
+
+
+def gelu(x, tanh: bool):
+    """GELU of a float32 expression: x Phi(x), Phi the normal distribution's cumulative function.
+
+    tanh  instead its approximation by Hendrycks and Gimpel (arXiv:1606.08415),
+          x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), written as
+          x / (1 + exp(-2 u)): the same value for one exponential and one division
+    """
+    if tanh:
+        scale = -2 * math.sqrt(2 / math.pi) * math.log2(math.e)  # the hardware has exp2
+        return x / (1 + T.exp2(scale * x * (1 + 0.044715 * x * x)))
+    return 0.5 * x * (1 + T.erf(x * math.sqrt(0.5)))
+
+
+@tilelang.jit
+def fused_epilogue(A, B, bias, block_M: int = 128, block_N: int = 128, block_K: int = 32,
+                   num_stages: int = 3, threads: int = 128, swizzle: int = 0,
+                   full_row: bool = False, store_shared: bool = False, tanh: bool = False,
+                   dtype=T.float16):
+    """C = GELU(A @ B + bias). A: (M, K), B: (K, N), bias: (N,) of dtype; returns C: (M, N).
+
+    Summed, biased and activated in float32, rounded to dtype once. Any M, N, K >= 1.
+    """
+    M, N, K = T.const("M N K")
+    A: T.Tensor[[M, K], dtype]
+    B: T.Tensor[[K, N], dtype]
+    bias: T.Tensor[[N], dtype]
+    C = T.empty((M, N), dtype)
+    policy = T.GemmWarpPolicy.FullRow if full_row else T.GemmWarpPolicy.Square
+    with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
+        A_shared = T.alloc_shared((block_M, block_K), dtype)
+        B_shared = T.alloc_shared((block_K, block_N), dtype)
+        C_local = T.alloc_fragment((block_M, block_N), T.float32)
+        bias_local = T.alloc_fragment((block_N,), dtype)
+        T.use_swizzle(panel_size=max(swizzle, 1), enable=swizzle > 0)
+        T.clear(C_local)
+        for k in T.Pipelined(T.ceildiv(K, block_K), num_stages=num_stages):
+            T.copy(A[by * block_M, k * block_K], A_shared)
+            T.copy(B[k * block_K, bx * block_N], B_shared)
+            T.gemm(A_shared, B_shared, C_local, policy=policy)
+        T.copy(bias[bx * block_N], bias_local)  # New: the tile's part of the bias
+        for i, j in T.Parallel(block_M, block_N):  # New: each thread works on its own registers
+            C_local[i, j] += bias_local[j]
+            C_local[i, j] = gelu(C_local[i, j], tanh)
+        if store_shared:
+            C_shared = T.alloc_shared((block_M, block_N), dtype)
+            T.copy(C_local, C_shared)
+            T.copy(C_shared, C[by * block_M, bx * block_N])
+        else:
+            T.copy(C_local, C[by * block_M, bx * block_N])
+    return C
+
+
+def reference(A, B, bias, tanh: bool):
+    """GELU(A @ B + bias) in float32, TF32 off."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return F.gelu(A.float() @ B.float() + bias.float(), approximate=APPROXIMATE[tanh])
+
+
+# The best rows of the gemm section's ladders.
+COMMON = {"block_M": 128, "block_N": 128, "block_K": 64, "num_stages": 3, "threads": 128,
+          "swizzle": 8, "full_row": False, "store_shared": True}
+SCHEDULES = {
+    # GELU needs registers too: 128 threads would spill.
+    "sm_75": {**COMMON, "num_stages": 2, "threads": 256, "store_shared": False},
+    "sm_80": {**COMMON, "block_K": 32},
+    "sm_90a": {**COMMON, "block_N": 256, "threads": 256, "swizzle": 16, "full_row": True},
+    "sm_100a": {**COMMON, "threads": 256},
+}
+FORMS = {False: "erf", True: "tanh"}  # by the kernel's flag
+APPROXIMATE = {False: "none", True: "tanh"}  # F.gelu's words for them
+COMPUTE_BOUND, BANDWIDTH_BOUND = (4096, 4096, 4096), (16384, 1024, 512)  # M, N, K
+AWKWARD = (((77, 77, 77), True), ((129, 257, 65), False), ((64, 8, 300), True), ((1, 1, 1), False))
+THREE, TWO = "torch (A @ B, + bias, F.gelu)", "torch (torch.addmm, F.gelu)"  # kernels
+
+
+def name_of(shape: tuple) -> str:
+    """M x N x K as in a case's name."""
+    return "x".join(map(str, shape))
+
+
+def case(shape: tuple, tanh: bool) -> str:
+    """The name of a case."""
+    return f"{name_of(shape)} float16 {FORMS[tanh]}"
+
+
+def job(shape: tuple, tanh: bool, schedule: dict) -> tuple:
+    """The kernel with its arguments, to be built.
+
+    Where rows of only one of A and B are whole 16-byte pieces, a tile must be narrow: see `fitted`
+    in the gemm section.
+    """
+    M, N, K = shape
+    arguments = {"M": M, "N": N, "K": K, "tanh": tanh, **schedule}
+    if (N % 8 == 0) != (K % 8 == 0):
+        arguments["block_N"] = min(schedule["block_N"], 128)
+    return fused_epilogue, arguments
+
+
+def inputs(page, M: int, N: int, K: int, seed: int = 0, dtype=torch.float16):
+    """Random A: (M, K), B: (K, N), bias: (N,), such that A @ B + bias has about unit variance.
+
+    There the two forms of GELU differ most; near 0 and far from it they agree.
+    """
+    generator = torch.Generator(page.device.torch_device).manual_seed(seed)
+
+    def draw(*shape, scale=1.0):
+        numbers = torch.randn(shape, generator=generator, device=page.device.torch_device)
+        return (numbers * scale).to(dtype)
+
+    return draw(M, K), draw(K, N, scale=K**-0.5), draw(N, scale=0.5)
+
+
+def run(page):
+    page.say("""The kernel is the gemm section's with two statements more, marked "New". They work
+    on C_local, the float32 sums, before anything is stored. GELU has two forms: the exact one with
+    the error function, F.gelu's default, and an approximation with tanh. The flag decides between
+    them while the kernel is compiled.""")
+    page.show(gelu)
+    page.show(fused_epilogue)
+
+    schedule = page.schedule(page.device.preset(SCHEDULES))
+    shapes = shapes_here(page)
+    cases = [(shape, tanh) for shape in shapes for tanh in FORMS]
+    built = page.build(job(*which, schedule) for which in [*AWKWARD, *cases])
+    kernels = dict(zip([*AWKWARD, *cases], built, strict=True))
+    good = [which for which in kernels if check(page, *which, kernels[which])]
+    for tanh in FORMS:
+        tell_apart(page, shapes[0], tanh, kernels[shapes[0], tanh])
+
+    rows = []
+    if page.device.is_gpu:
+        for which in cases:
+            if which in good:
+                rows += timed(page, *which, kernels[which], describe(schedule))
+        page.say("""FLOPs: a multiplication and an addition for each of M x N x K products; bias and
+        GELU are not counted. Every kernel was checked, then timed in turn with its baselines.""")
+        page.timings(rows)
+    ledgers(page, shapes, rows)
+    M, N, K = COMPUTE_BOUND
+    explain(page, page.code(kernels[cases[0]], M=M, N=N, K=K))
+    conclude(page, shapes, rows)
+    page.try_this(f"""python -m sections.fused_epilogue store_shared={not schedule["store_shared"]}:
+    same bytes, other instructions for the store of C; on a GPU the bandwidth-bound shape feels it
+    first.""")
+
+
+def shapes_here(page) -> tuple:
+    """The shapes that are run: on a GPU one bound by arithmetic and one by memory."""
+    if not page.device.is_gpu:
+        return ((100, 130, 70),)
+    return ((2048, 2048, 2048), (8192, 1024, 512)) if page.quick else (
+        COMPUTE_BOUND, BANDWIDTH_BOUND)
+
+
+def check(page, shape: tuple, tanh: bool, kernel) -> bool:
+    """Check a result against its own form of GELU."""
+    tensors = inputs(page, *shape)
+    return page.check(case(shape, tanh), kernel, tensors, reference(*tensors, tanh),
+                      reduction=shape[2])
+
+
+def tell_apart(page, shape: tuple, tanh: bool, kernel) -> None:
+    """Prove that the check is tight: it must fail against the other form of GELU."""
+    tensors = inputs(page, *shape)
+    own, other = reference(*tensors, tanh), reference(*tensors, not tanh)
+    verdict = compare(page.call(kernel, tensors), other, tensors[0].dtype, reduction=shape[2])
+    if verdict.passed:
+        page.fail(f"check {case(shape, tanh)} is too loose: it holds for the other form as well")
+        return
+    page.say(f"""Held against the {FORMS[not tanh]} form, which differs by at most
+    {(own - other).abs().max():.1e}, the {FORMS[tanh]} result fails, as it should:
+    {verdict.problem.partition(",")[0]}.""")
+
+
+def timed(page, shape: tuple, tanh: bool, kernel, variant: str) -> list[dict]:
+    """Time one checked kernel in turn with its baselines."""
+    A, B, bias = inputs(page, *shape)
+    form = APPROXIMATE[tanh]
+    eager = lambda: F.gelu(A @ B + bias, approximate=form)  # noqa: E731
+    baselines = {THREE: eager, TWO: lambda: F.gelu(torch.addmm(bias, A, B), approximate=form)}
+    baselines |= library(page, A, B, bias) if tanh else page.torch_compiled(eager)
+    M, N, K = shape
+    rows = page.measure(case(shape, tanh), variant, kernel, (A, B, bias), baselines,
+                        Work(flops=2 * M * N * K))
+    if M == N and not tanh:
+        page.headline(rows[0])
+    return rows
+
+
+def library(page, A, B, bias) -> dict:
+    """cuBLASLt's own fused epilogue as a baseline, where it is there and is the tanh form."""
+    def epilogue():
+        return torch._addmm_activation(bias, A, B, use_gelu=True)
+
+    try:
+        result = epilogue()
+    except (AttributeError, RuntimeError) as error:
+        page.say(f"torch._addmm_activation is left out: {first_line(error)}")
+        return {}
+    erf, tanh = (compare(result, reference(A, B, bias, form), A.dtype, reduction=len(B)).rel_error
+                 for form in FORMS)
+    page.say(f"""torch._addmm_activation, cuBLASLt's fused epilogue, is {tanh:.1e} off the tanh
+    form and {erf:.1e} off the erf form (relative error).""")
+    return {"cuBLASLt (torch._addmm_activation)": epilogue} if tanh < min(erf, 2e-3) else {}
+
+
+def first_line(error: Exception) -> str:
+    """An error's kind and the first line of its message."""
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"[:200]
+
+
+def moved(M: int, N: int, K: int) -> list[tuple]:
+    """The ledger: (what crosses global memory, bytes in one fused kernel, in two, in three)."""
+    A, B, bias, C = (2 * elements for elements in (M * K, K * N, N, M * N))
+    return [
+        ("read A: M x K", A, A, A),
+        ("read B: K x N", B, B, B),
+        ("read bias: N", bias, bias, bias),
+        ("write A @ B, read it back: 2 x M x N", 0, 0, 2 * C),
+        ("write A @ B + bias, read it back: 2 x M x N", 0, 2 * C, 2 * C),
+        ("write C: M x N", C, C, C),
+    ]
+
+
+def totals(shape: tuple) -> list[int]:
+    """Bytes moved by one fused kernel, by two and by three."""
+    _, *columns = zip(*moved(*shape), strict=True)
+    return [sum(column) for column in columns]
+
+
+def megabytes(count: int) -> str | None:
+    """Bytes as MB, None for nothing."""
+    return f"{count / 1e6:.2f}" if count else None
+
+
+def ledgers(page, shapes: tuple, rows: list[dict]) -> None:
+    """A memory ledger a shape, in rehearsal of the bytes alone."""
+    page.say("""The memory ledger, in MB (1e6 bytes), 2 bytes an element. torch.addmm adds the bias
+    inside its product, so that F.gelu after it makes two kernels.""")
+    for shape in shapes if page.device.is_gpu else (COMPUTE_BOUND, BANDWIDTH_BOUND):
+        lines = [[term, *map(megabytes, counts)] for term, *counts in moved(*shape)]
+        lines.append(["together", *map(megabytes, totals(shape))])
+        times = {row["baseline"]: row for row in rows if row["case"] == case(shape, False)}
+        lines += gains(page, shape, times[TWO], times[THREE]) if times else []
+        page.table([name_of(shape), "fused", "two kernels", "three kernels"], lines,
+                   right=("fused", "two kernels", "three kernels"))
+    if page.device.is_gpu:
+        page.say("""Predicted: bytes over the copy ceiling plus FLOPs over the matmul ceiling, as if
+        they never overlapped, and nothing for starting a kernel.""")
+
+
+def gains(page, shape: tuple, two: dict, three: dict) -> list[list]:
+    """The ledger's lines in ms, and what fusing gains by prediction and by the clock."""
+    ceilings, (M, N, K) = page.ceilings(), shape
+    multiply = 2 * M * N * K / ceilings["matmul_TFLOPs"] / 1e9
+    move = [count / ceilings["copy_GBps"] / 1e6 for count in totals(shape)]
+    measured = (two["ms"], two["baseline_ms"], three["baseline_ms"])
+    predicted = [(multiply + ms) / (multiply + move[0]) for ms in move]
+    return [
+        ["ms to move, at the copy ceiling", *(f"{ms:.3f}" for ms in move)],
+        ["ms to multiply, at the matmul ceiling", *[f"{multiply:.3f}"] * 3],
+        ["ms measured", *(f"{ms:.3f}" for ms in measured)],
+        ["gain of fusing, predicted", None, *(f"{gain:.2f}x" for gain in predicted[1:])],
+        ["gain of fusing, measured", None, f"{two['ratio']:.2f}x", f"{three['ratio']:.2f}x"],
+    ]
+
+
+def explain(page, code) -> None:
+    """Show the epilogue in the generated code, between the product and the store."""
+    from sections.common.codegen import body
+
+    lines = body(code)
+    first = next((n for n, (_, line) in enumerate(lines) if "(bias + " in line), len(lines))
+    last = next((n for n, (_, line) in enumerate(lines) if "erff(" in line), 0)
+    page.say("""The epilogue in the generated CUDA, whole. bias_local and C_local are registers, and
+    each thread holds just the values of the bias that its columns need:""")
+    for number, line in lines[first : last + 2]:
+        # Constants stand there in hexadecimal, with a decimal comment.
+        line = re.sub(r"\w+\.?\w*[+-]\d+f/\*(.*?)\*/", lambda found: f"{float(found[1]):g}", line)
+        page.text(f"{number:4} | {squeeze(line, 96)}")
+    page.say("It stands between the multiplication and the only store of C:")
+    page.landmarks(code, only=("mma.sync", "wgmma", "narrowing", "stmatrix", "TMA store",
+                               "vector store"))
+
+
+def conclude(page, shapes: tuple, rows: list[dict]) -> None:
+    """The lesson, with this run's numbers."""
+    times = {row["case"]: row for row in rows if row["baseline"] == THREE}
+    found = [times[case(shape, False)] for shape in shapes if case(shape, False) in times]
+    if len(found) == 2:
+        large, wide = found
+        page.lesson(f"""an epilogue in registers spares two kernels and what they write and read
+        back. {large['case']}, bound by arithmetic: {large['ms']:.3f} ms, {large['ratio']:.2f}x
+        eager PyTorch. {wide['case']}, bound by memory: {wide['ms']:.3f} ms,
+        {wide['ratio']:.2f}x.""")
+    else:
+        one, _, three = totals(BANDWIDTH_BOUND)
+        page.lesson(f"""what is done to a tile before it is stored costs no traffic. For
+        {name_of(BANDWIDTH_BOUND)} one fused kernel moves {megabytes(one)} MB, three kernels
+        {megabytes(three)} MB.""")
+
+
+if __name__ == "__main__":
+    from sections.common.alone import run_alone
+
+    raise SystemExit(run_alone(__file__))

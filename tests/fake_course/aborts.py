@@ -1,0 +1,8 @@
+"""Aborts."""
+
+import os
+
+
+def run(page):
+    page.progress("thinking of ending it")
+    os.abort()

@@ -1,0 +1,5 @@
+"""Exits with a text."""
+
+
+def run(page):
+    raise SystemExit("x")

@@ -1,0 +1,5 @@
+"""Interrupts itself."""
+
+
+def run(page):
+    raise KeyboardInterrupt

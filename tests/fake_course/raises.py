@@ -1,0 +1,5 @@
+"""Raises an exception."""
+
+
+def run(page):
+    raise RuntimeError("the kernel is upside down")

@@ -1,0 +1,3 @@
+"""Raises at import."""
+
+raise ImportError("this module cannot be had")

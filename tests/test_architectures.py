@@ -1,0 +1,247 @@
+"""sections/architectures.py"""
+
+import contextlib
+import io
+import re
+
+import pytest
+
+from sections import architectures
+from sections.architectures import PATHS, SAME, SHOWN, SIZE, best_schedule
+from sections.common import codegen
+from sections.common.build import Kernel
+from sections.common.device import SHARED_BYTES, Device, capability, select
+from sections.gemm import gemm, sizes
+from tests.mutations import MUTATIONS, MutatedPage, events, rehearsal_device, run_section
+
+GPUS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+
+
+def code(arch, schedule=None, settings=None):
+    kernel = architectures.with_settings(settings or {})
+    return codegen.generate(kernel, arch, **sizes(SIZE, SIZE, SIZE),
+                            **(schedule or best_schedule(arch)))
+
+
+def marks(generated):
+    return {mark.name: mark.meaning for mark in codegen.landmarks(generated)}
+
+
+@pytest.fixture(scope="module")
+def story():
+    """The page and the text of one rehearsal."""
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        page = run_section("architectures", rehearsal_device())
+    return page, text.getvalue()
+
+
+def row(text: str, start: str) -> str:
+    """The first line that starts so, single-spaced."""
+    line = re.search(rf"^ *{re.escape(start)} .*$", text, re.MULTILINE)[0]
+    return " ".join(line.split())
+
+
+# Without a GPU
+
+
+def test_run_passes_in_rehearsal(story):
+    page, _ = story
+    assert page.failures == []
+    assert [event["passed"] for event in events(page, "check")] == [True, True]
+    assert events(page, "measurement") == []
+
+
+def test_side_by_side_is_what_was_generated(story):
+    _, text = story
+    kinds = {"sm_75": ("load and store barrier", "mma.sync"),
+             "sm_80": ("cp.async, all threads cp.async.wait", "mma.sync"),
+             "sm_89": ("cp.async, all threads cp.async.wait", "mma.sync"),
+             "sm_90a": ("TMA, one thread mbarrier", "wgmma"),
+             "sm_100a": ("TMA, one thread mbarrier", "mma.sync"),
+             "sm_120a": ("TMA, one thread mbarrier", "mma.sync")}
+    assert tuple(kinds) == SHOWN
+    for arch, (copies, multiplies) in kinds.items():
+        generated = code(arch)
+        told = row(text, arch)
+        assert f"{copies} {multiplies} {generated.threads} " in told
+        needed = generated.shared_bytes / 1024
+        assert f" {needed:g} KB of {SHARED_BYTES[arch] // 1024} KB " in told
+        assert generated.shared_bytes <= SHARED_BYTES[arch]
+        # "From sm_90a on a block has 128 threads more, which only order copies."
+        asked = best_schedule(arch)["threads"]
+        assert generated.threads == asked + (128 if capability(arch) >= 90 else 0)
+        assert ("warp roles" in marks(generated)) == (capability(arch) >= 90)
+
+
+def test_registers_are_nvccs(story):
+    _, text = story
+    for arch in architectures.FIRSTS:
+        found = codegen.resources(code(arch))
+        assert row(text, arch).endswith(f" {found.registers}") and found.spill_bytes == 0
+    assert row(text, "sm_120a").endswith(" -")
+
+
+def test_what_became_of_the_two_statements(story):
+    _, text = story
+    copies, multiplies = text.split("What became of")[1:3]
+    assert "loads 16 bytes a thread" in row(copies, "sm_75")
+    assert "copies 16 bytes global to shared memory in the background" in row(copies, "sm_80")
+    assert "tma_load" in row(copies, "sm_90a")
+    assert "one warp multiplies 16x8 by 8x8" in row(multiplies, "sm_75")
+    assert "one warp multiplies 16x16 by 16x8" in row(multiplies, "sm_80")
+    assert "4 warps multiply" in row(multiplies, "sm_90a")
+
+
+@pytest.mark.parametrize("owner, archs", [
+    ("sm_80", ("sm_75", "sm_80", "sm_90a", "sm_120a")),
+    ("sm_90a", ("sm_80", "sm_90a", "sm_120a")),
+    *(pytest.param(owner, SHOWN, marks=pytest.mark.slow) for owner in SHOWN),
+])
+def test_a_schedule_needs_the_same_shared_memory_everywhere(owner, archs):
+    schedule = best_schedule(owner)
+    assert len({code(arch, schedule).shared_bytes for arch in archs}) == 1
+    assert code("sm_80", SAME).shared_bytes <= min(SHARED_BYTES.values())
+
+
+def test_what_fits_where(story):
+    _, text = story
+    table = text.split("The same schedule everywhere?")[1]
+    room = row(table, "room for a block").removeprefix("room for a block ").split(" KB")[:-1]
+    assert [int(kb) * 1024 for kb in room] == [SHARED_BYTES[arch] for arch in SHOWN]
+    verdicts = [line.split(" KB  ")[1].split() for line in table.splitlines()
+                if line.strip().startswith("best on ")]
+    assert [sum(verdict[n] == "best" for verdict in verdicts) for n in range(6)] == [1] * 6
+    for verdict in verdicts:
+        needed = code(SHOWN[verdict.index("best")]).shared_bytes
+        assert [word != "no" for word in verdict] == [
+            needed <= SHARED_BYTES[arch] for arch in SHOWN]
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_wrong_results_fail(rehearsal, name, capsys):
+    page = run_section("architectures", rehearsal, mutate=MUTATIONS[name])
+    assert [event["passed"] for event in events(page, "check")] == [False, False]
+    assert page.failures
+
+
+def test_without_nvcc_registers_are_left_open(rehearsal, monkeypatch, capsys):
+    monkeypatch.setattr(codegen, "nvcc_path", lambda: None)
+    page = run_section("architectures", rehearsal)
+    assert page.failures == []
+    assert row(capsys.readouterr().out, "sm_90a").endswith(" -")
+
+
+def test_another_architecture_in_rehearsal(capsys):
+    page = run_section("architectures", rehearsal_device("sm_89"))
+    assert page.failures == []
+    assert not row(capsys.readouterr().out, "sm_89").endswith(" -")  # its own registers
+
+
+# The code paths that a GPU runs
+
+
+def test_each_path_adds_what_it_says():
+    found = {(arch, new): marks(code(arch, SAME, settings)) for arch, settings, new in PATHS}
+    old, larger, asynchronous, tma, wgmma, *newer = found.values()
+    for path in found.values():
+        kinds = {"wgmma", "TMA load", "cp.async", "vector load"} & set(path)
+        assert kinds in ({"vector load"}, {"cp.async"}, {"TMA load"}, {"TMA load", "wgmma"})
+    assert "vector load" in old and "16x8 by 8x8" in old["mma.sync"]
+    assert "vector load" in larger and "16x16 by 16x8" in larger["mma.sync"]
+    assert "cp.async" in asynchronous and "16x16 by 16x8" in asynchronous["mma.sync"]
+    assert "TMA load" in tma and "16x16 by 16x8" in tma["mma.sync"]
+    assert "TMA load" in wgmma and "mma.sync" not in wgmma
+    assert all("TMA load" in path and "wgmma" not in path for path in newer)
+    assert gemm.pass_configs is None  # nothing of this reached the section gemm
+
+
+@pytest.mark.parametrize("arch, settings, new", PATHS)
+def test_nvcc_takes_each_path(arch, settings, new):
+    found = codegen.resources(code(arch, SAME, settings))
+    assert found is not None, "nvcc is needed"
+    assert found.spill_bytes == 0
+
+
+class Standing(Device):
+    """A GPU that is not there: its kernels are C."""
+
+    is_gpu = True
+    torch_device = "cpu"
+
+
+@pytest.fixture
+def standing(monkeypatch):
+    """The section's GPU part on a GPU that is not there, timings made up: page and jobs."""
+    def run(own, arch=None, failing=None):
+        jobs = []
+
+        def build(page, wanted, arguments):
+            jobs.extend(wanted)
+            return [Kernel(gemm, {**arguments, **schedule}, arch, lambda A, B: A @ B, 0.0)
+                    for arch, _, _, schedule in wanted]
+
+        device = Standing("arch" if arch else "gpu", arch or own, SHARED_BYTES[own],
+                          gpu="NVIDIA Standing", gpu_arch=own)
+        monkeypatch.setattr(architectures, "build_for", build)
+        monkeypatch.setattr(architectures, "SIZE", 64)
+        times = iter(range(100, 0, -10))
+        monkeypatch.setattr(
+            "sections.common.page.Page.measure",
+            lambda page, case, variant, kernel, inputs, baselines, work, rounds: [
+                {"ms": (ms := next(times)), "value": 1000 / ms, "ratio": ms / 100,
+                 "variant": variant}])
+        told = []
+        page = MutatedPage(device, mutate=failing, emit=told.append)
+        page.events = told
+        architectures.conclude(page, architectures.run_here(page))
+        return page, jobs
+    return run
+
+
+@pytest.mark.parametrize("own, paths", [
+    ("sm_75", ["sm_75", "sm_75"]),
+    ("sm_80", ["sm_75", "sm_80", "sm_80"]),
+    ("sm_86", ["sm_75", "sm_80", "sm_80"]),
+    ("sm_89", ["sm_75", "sm_80", "sm_80"]),
+    ("sm_90a", ["sm_75", "sm_80", "sm_80", "sm_90a", "sm_90a", "sm_90a"]),
+    ("sm_100a", ["sm_75", "sm_80", "sm_80", "sm_100a", "sm_100a"]),
+    ("sm_120a", ["sm_75", "sm_80", "sm_80", "sm_120a", "sm_120a"]),
+])
+def test_the_paths_that_run_on_a_gpu(standing, capsys, own, paths):
+    page, jobs = standing(own)
+    assert page.failures == []
+    assert [arch for arch, *_ in jobs] == paths
+    assert all(arch == own or not arch.endswith("a") for arch in paths)
+    assert jobs[-1][3] == best_schedule(own)
+    (headline,) = events(page, "headline")
+    assert headline["ms"] == 100 - 10 * (len(paths) - 1)
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Lesson: on this NVIDIA Standing the same Python went from 10 TFLOP/s with sm_75" in told
+    assert "100.000 10 1.00x -" in told and "90.000 11 0.90x 1.11x" in told
+
+
+def test_a_wrong_path_is_not_timed(standing, capsys):
+    page, _ = standing("sm_90a", failing=MUTATIONS["scaled"])
+    assert len(page.failures) == 6
+    assert "TFLOP/s with" not in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_run_on_a_gpu(gpu, capsys):
+    page = run_section("architectures", gpu)
+    assert page.failures == []
+    measured = events(page, "measurement")
+    assert len(measured) == len(events(page, "check"))
+    (headline,) = events(page, "headline")
+    assert headline["variant"] == measured[-1]["variant"]
+    assert measured[-1]["variant"].startswith(f"{gpu.arch} code")
+    assert measured[-1]["ms"] < measured[0]["ms"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89"])
+def test_run_with_an_older_arch_on_a_gpu(gpu, arch, capsys):
+    page = run_section("architectures", select("cuda", arch), quick=True)
+    assert page.failures == []
+    assert events(page, "measurement")[-1]["variant"].startswith(gpu.arch)

@@ -1,0 +1,112 @@
+"""sections/autotune.py"""
+
+import pytest
+
+from sections import autotune, gemm
+from sections.common import codegen
+from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device
+from sections.common.page import Skip
+from tests.mutations import MUTATIONS, events, run_section
+
+QUICK_ARCHITECTURES = ("sm_90a", "sm_100a", "sm_120a")  # 0.2 s to lower; the others 1.4 s
+
+
+def device_for(arch):
+    return Device("rehearsal", arch, SHARED_BYTES[arch])
+
+
+def compiler_figure(device, config):
+    """Shared memory as the compiler has it."""
+    return codegen.generate(gemm.gemm, device.arch, **gemm.sizes(4096, 4096, 4096),
+                            **autotune.fixed_part(device), **config).shared_bytes
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_the_space_is_wide_and_some_of_it_does_not_fit(arch):
+    device = device_for(arch)
+    configs = autotune.space(device)
+    assert len(configs) >= 24
+    assert len({tuple(config.items()) for config in configs}) == len(configs)
+    fixed = autotune.fixed_part(device)
+    fitting = [c for c in configs if autotune.estimate(c, fixed) <= device.shared_bytes]
+    assert 12 <= len(fitting) < len(configs)
+    hand_made = gemm.best_schedule(device)
+    assert {**configs[0], **fixed} == hand_made and configs[0] in fitting
+    for name in autotune.TUNED:
+        assert len({config[name] for config in configs}) > 1, f"{name} is not tuned"
+
+
+def test_the_estimate_is_the_compilers_figure():
+    for arch in QUICK_ARCHITECTURES:
+        device = device_for(arch)
+        fixed = autotune.fixed_part(device)
+        for config in autotune.space(device):
+            assert autotune.estimate(config, fixed) == compiler_figure(device, config), config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [a for a in ARCHITECTURES if a not in QUICK_ARCHITECTURES])
+def test_the_estimate_is_the_compilers_figure_on_older_architectures(arch):
+    device = device_for(arch)
+    fixed = autotune.fixed_part(device)
+    for config in autotune.space(device):
+        assert autotune.estimate(config, fixed) == compiler_figure(device, config), config
+
+
+def test_it_tunes_for_real_in_rehearsal(rehearsal, capsys):
+    page = run_section("autotune", rehearsal)
+    assert page.failures == []
+    assert len(events(page, "check")) == autotune.REHEARSED + 1
+    text = capsys.readouterr().out
+    assert "left out: shared memory" in text and "288 KB" in text
+    assert "hand-made" in text and "textbook" in text
+    assert "@tilelang.autotune on the 4 survivors chose" in text
+    assert "Tuned Latency" not in text, "the tuner's own lines stay out of the page"
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_wrong_results_fail(rehearsal, name, capsys):
+    with pytest.raises(Skip, match="wrong result"):
+        run_section("autotune", rehearsal, mutate=MUTATIONS[name])
+    assert "FAILED  check" in capsys.readouterr().out
+
+
+def only(monkeypatch, *configs):
+    monkeypatch.setattr(autotune, "space", lambda device: [dict(config) for config in configs])
+
+
+GOOD = {"block_M": 128, "block_N": 128, "block_K": 64, "num_stages": 3, "threads": 256,
+        "swizzle": 16}
+
+
+def test_the_first_configuration_is_invalid(rehearsal, monkeypatch, capsys):
+    only(monkeypatch, {**GOOD, "threads": 0}, GOOD, {**GOOD, "num_stages": 2})
+    page = run_section("autotune", rehearsal)
+    assert page.failures == []
+    text = capsys.readouterr().out
+    assert "failed: " in text and "on the 2 survivors chose" in text
+
+
+def test_all_configurations_are_invalid(rehearsal, monkeypatch, capsys):
+    only(monkeypatch, {**GOOD, "threads": 0}, {**GOOD, "block_M": 0})
+    with pytest.raises(Skip, match="no configuration is left to tune: failed: "):
+        run_section("autotune", rehearsal)
+
+
+def test_nothing_is_left_after_the_filter(rehearsal, monkeypatch, capsys):
+    only(monkeypatch, {**GOOD, "num_stages": 9}, {**GOOD, "num_stages": 10})
+    with pytest.raises(Skip, match="left out: shared memory"):
+        run_section("autotune", rehearsal)
+    text = capsys.readouterr().out
+    assert "288 KB    288 KB  left out: shared memory" in text
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(gpu, capsys):
+    page = run_section("autotune", gpu)
+    assert page.failures == []
+    timed = events(page, "measurement")
+    assert len(timed) >= 9
+    winner = timed[-1]
+    assert winner["variant"].startswith("tuned: ")
+    assert winner["ratio"] >= 0.95 * max(entry["ratio"] for entry in timed[:-1])
