@@ -122,7 +122,8 @@ class PretendPage(Page):
         for number, (name, function) in enumerate(baselines.items(), 1):
             assert function().shape == kernel(*inputs).shape
             found.append({"case": case, "variant": variant, "ms": 0.2, "value": 9.0,
-                          "unit": "TFLOP/s", "baseline": name, "baseline_ms": 0.2 * number, "ratio": float(number),
+                          "unit": "TFLOP/s", "baseline": name, "baseline_ms": 0.2 * number,
+                          "ratio": float(number),
                           "ratio_low": 1.0, "ratio_high": 1.5})
         self.measured = [*getattr(self, "measured", []), *found]
         return found
