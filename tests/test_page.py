@@ -123,10 +123,12 @@ def test_timings_have_a_row_a_baseline(page, capsys):
            "baseline": "cuBLAS", "baseline_ms": 0.25, "ratio": 0.5, "ratio_low": 0.4,
            "ratio_high": 0.61}
     page.timings([row, {**row, "baseline": "torch"}])
+    assert capsys.readouterr().out.splitlines()[0] == "  Schedule: v."
+    page.timings([row, {**row, "baseline": "torch", "variant": "w"}])
     head, first, second = [line.split() for line in capsys.readouterr().out.split("\n") if line]
     assert head == ["case", "kernel", "ms", "TFLOP/s", "against", "its", "ms", "ratio", "spread"]
     assert first == ["c", "v", "0.500", "700", "cuBLAS", "0.250", "0.50x", "0.40-0.61"]
-    assert second[4] == "torch"
+    assert second[1] == "w" and second[4] == "torch"
 
 
 def test_values_of_the_command_line_replace_those_of_the_schedule():

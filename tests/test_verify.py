@@ -39,6 +39,16 @@ def test_one_wrong_element_in_many_fails_and_is_named():
     assert compare(expected, expected, torch.float32).passed
 
 
+def test_an_element_is_held_against_its_own_row():
+    generator = torch.Generator().manual_seed(0)
+    large, small = (torch.randn(1, 128, generator=generator) * size for size in (100.0, 0.01))
+    expected = torch.cat([large, small])
+    off = torch.cat([large, small + 2e-4])  # far below the large row's rounding
+    assert not compare(off, expected, torch.float32, reduction=64).passed
+    rounded = torch.cat([large + 2e-4, small])
+    assert compare(rounded, expected, torch.float32, reduction=64).passed
+
+
 def test_shape_and_dtype_are_checked():
     expected = torch.ones(4, 5)
     assert "shape (5, 4), expected (4, 5)" in compare(

@@ -11,6 +11,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from sections.common.device import Device
@@ -104,15 +105,26 @@ class Page:
             )
         return {**defaults, **self.overrides}
 
-    def build(self, jobs: Sequence[tuple]) -> list:
-        """Compile (kernel, arguments) pairs in parallel; each one's kernel, or its exception."""
-        from sections.common.build import build
+    def build(self, jobs: Sequence[tuple], ask_nvcc: tuple | None = None) -> list:
+        """Compile (kernel, arguments) pairs in parallel; each one's kernel, or its exception.
 
-        return build(
-            self.device,
-            list(jobs),
-            lambda done, total: self.progress(f"compiling, {done} of {total} kernels done"),
-        )
+        ask_nvcc  a pair whose `resources` will be asked for: nvcc is at that meanwhile
+        """
+        from sections.common.build import build
+        from sections.common.codegen import generate, resources
+
+        def ask(kernel, arguments: dict) -> None:
+            with suppress(Exception):  # `resources` will tell
+                resources(generate(kernel, self.device.arch, **arguments))
+
+        with ThreadPoolExecutor(1) as pool:
+            if ask_nvcc:
+                pool.submit(ask, *ask_nvcc)
+            return build(
+                self.device,
+                list(jobs),
+                lambda done, total: self.progress(f"compiling, {done} of {total} kernels done"),
+            )
 
     def call(self, kernel, inputs: Sequence):
         """Run a kernel once."""
@@ -199,14 +211,16 @@ class Page:
         return measurements
 
     def timings(self, rows: list[dict]) -> None:
-        """Print measurements as a table, a row a baseline."""
-        self.table(
-            ["case", "kernel", "ms", rows[0]["unit"], "against", "its ms", "ratio", "spread"],
-            [[row["case"], row["variant"], f"{row['ms']:.3f}", f"{row['value']:.0f}",
-              row["baseline"], f"{row['baseline_ms']:.3f}", f"{row['ratio']:.2f}x",
-              f"{row['ratio_low']:.2f}-{row['ratio_high']:.2f}"] for row in rows],
-            right=("ms", rows[0]["unit"], "its ms", "ratio"),
-        )
+        """Print measurements as a table, a row a baseline; one schedule for all stands above it."""
+        variants = {row["variant"] for row in rows}
+        headers = ["case", "kernel", "ms", rows[0]["unit"], "against", "its ms", "ratio", "spread"]
+        cells = [[row["case"], row["variant"], f"{row['ms']:.3f}", f"{row['value']:.0f}",
+                  row["baseline"], f"{row['baseline_ms']:.3f}", f"{row['ratio']:.2f}x",
+                  f"{row['ratio_low']:.2f}-{row['ratio_high']:.2f}"] for row in rows]
+        if len(variants) == 1:
+            self.say(f"Schedule: {variants.pop()}.")
+            headers, *cells = ([*row[:1], *row[2:]] for row in [headers, *cells])
+        self.table(headers, cells, right=("ms", rows[0]["unit"], "its ms", "ratio"))
 
     def torch_compiled(self, function: Callable[[], object]) -> dict:
         """{"torch.compile": ...} as a baseline; empty in quick mode or where it is not ready."""

@@ -1,11 +1,13 @@
 """The CPU rehearsal: the tour's kernels, unchanged, on TileLang's C backend.
 
 The C backend knows neither shared memory nor fragments nor threads. `install` therefore replaces
-three names in `tilelang.language`, which kernels use as `T.<name>`, and one default:
+some names in `tilelang.language`, which kernels use as `T.<name>`, and one default:
 
     T.alloc_shared, T.alloc_fragment   ->  T.alloc_local: an ordinary array
     T.Parallel                         ->  T.serial or T.grid: ordinary loops, one iteration
                                            after the other
+    T.annotate_producer_reg_dealloc, T.annotate_consumer_reg_alloc
+                                       ->  nothing: they deal out a GPU's registers
     the autotuner's timer              ->  the wall clock: a CPU has no CUDA events
 
 Each call decides anew: where the current target is C (or none is set and C is the default target)
@@ -32,7 +34,7 @@ _installed = False
 
 
 def install() -> None:
-    """Replace the three names and the default. A second call changes nothing."""
+    """Replace the names and the default. A second call changes nothing."""
     global _installed
     if _installed:
         return
@@ -40,6 +42,8 @@ def install() -> None:
     T.alloc_shared = _on_c(_array, T.alloc_shared)
     T.alloc_fragment = _on_c(_array, T.alloc_fragment)
     T.Parallel = _on_c(_loops, T.Parallel)
+    T.annotate_producer_reg_dealloc = _on_c(_nothing, T.annotate_producer_reg_dealloc)
+    T.annotate_consumer_reg_alloc = _on_c(_nothing, T.annotate_consumer_reg_alloc)
     AutoTuner.set_profile_args = partialmethod(AutoTuner.set_profile_args, backend="wall")
 
 
@@ -59,6 +63,10 @@ def _array(shape, dtype, *_, **__):
 
 def _loops(*extents, **_):
     return T.serial(extents[0]) if len(extents) == 1 else T.grid(*extents)
+
+
+def _nothing(*_, **__):
+    pass
 
 
 def _target_is_c() -> bool:

@@ -46,10 +46,10 @@ def compare(
 
     Two bounds must hold, with u the unit roundoff of `dtype`:
       relative error of the whole     2 u + s
-      every single element            |actual - expected| <= 4 u |expected| + s rms(expected)
+      every single element            |actual - expected| <= 4 u |expected| + s rms(its row)
     where s is what summing costs: u(float32) (8 sqrt(reduction) + reduction / 2), the second term
-    for tensor cores, which truncate; plus 4 u(intermediate). Elementwise work has s = 0.
-    NaN and infinity must stand exactly where the reference has them.
+    for tensor cores, which truncate; plus 4 u(intermediate). Elementwise work has s = 0. A row is
+    what the last dimension spans. NaN and infinity must stand exactly where the reference has them.
     """
     unit = unit_roundoff(dtype)
     summing = 0.0
@@ -69,12 +69,12 @@ def compare(
     if actual.numel() == 0:
         return failed("the result is empty")
 
-    actual, expected = actual.reshape(-1), expected.reshape(-1)
     limits = torch.finfo(dtype)
+    rows = _rows(expected.shape, summing)
+    actual, expected = actual.reshape(rows), expected.reshape(rows)
     error, norm = _norms(actual, expected, limits)
-    rms = norm / math.sqrt(expected.numel())
     rel_error = error / norm if norm > 0 else (0.0 if error == 0 else math.inf)
-    wrong = _first_wrong(actual, expected, 4 * unit, summing * rms, limits)
+    wrong = _first_wrong(actual, expected, 4 * unit, summing, limits)
     if wrong is not None:
         return failed(wrong, rel_error)
     if not rel_error <= bound:
@@ -82,11 +82,19 @@ def compare(
     return Comparison(rel_error, bound, None)
 
 
+def _rows(shape: torch.Size, summing: float) -> tuple[int, int]:
+    """Rows and columns to compare by; where rows do not matter, ones of a handy length."""
+    size = math.prod(shape)
+    columns = shape[-1] if shape and summing else math.gcd(size, CHUNK)
+    return size // columns, columns
+
+
 def _chunks(actual: torch.Tensor, expected: torch.Tensor, limits):
-    """Pieces of both in float64, with their first index; beyond a dtype's limits lies infinity."""
-    for start in range(0, actual.numel(), CHUNK):
-        got = actual[start : start + CHUNK].double()
-        want = expected[start : start + CHUNK].double()
+    """Some rows of both in float64, with the first one's number; beyond limits lies infinity."""
+    step = max(CHUNK // actual.shape[1], 1)
+    for start in range(0, len(actual), step):
+        got = actual[start : start + step].double()
+        want = expected[start : start + step].double()
         yield start, got, torch.where(want.abs() > limits.max, torch.sign(want) * math.inf, want)
 
 
@@ -101,16 +109,18 @@ def _norms(actual: torch.Tensor, expected: torch.Tensor, limits) -> tuple[float,
     return math.sqrt(error) if error >= 0 else math.nan, math.sqrt(norm)
 
 
-def _first_wrong(actual, expected, relative: float, absolute: float, limits) -> str | None:
-    """Describe the first element out of bounds, or None."""
+def _first_wrong(actual, expected, relative: float, summing: float, limits) -> str | None:
+    """Describe the first element out of bounds and how many there are, or None."""
+    first, count = None, 0
     for start, got, want in _chunks(actual, expected, limits):
-        close = (got - want).abs() <= relative * want.abs() + absolute + limits.smallest_normal
+        finite = torch.isfinite(want)
+        rms = torch.where(finite, want, 0).square().mean(1, keepdim=True).sqrt()
+        bound = relative * want.abs() + summing * rms + limits.smallest_normal
         same = (got == want) | (got.isnan() & want.isnan())
-        bad = ~torch.where(torch.isfinite(want), close, same)
-        if bad.any():
-            first = int(bad.nonzero()[0])
-            return (
-                f"{int(bad.sum())} of {got.numel()} elements wrong, the first at {start + first}: "
-                f"{got[first].item():.6g}, expected {want[first].item():.6g}"
-            )
-    return None
+        bad = ~torch.where(finite, (got - want).abs() <= bound, same)
+        count += int(bad.sum())
+        if count and first is None:
+            row, column = (int(n) for n in bad.nonzero()[0])
+            first = (f"the first at {(start + row) * want.shape[1] + column}: "
+                     f"{got[row, column].item():.6g}, expected {want[row, column].item():.6g}")
+    return f"{count} of {actual.numel()} elements wrong, {first}" if count else None
