@@ -217,9 +217,9 @@ LADDERS = {
     ),
     "sm_90a": steps(
         ("one tile at a time", START, "every copy is waited for"),
+        ("+ 2 stages", {"num_stages": 2}, "the copy engine runs ahead"),
         ("+ larger tile: 192x128", {"block_M": 192, "block_N": 128, "threads": 384},
          "a tile of K and V serves 3 times the queries"),
-        ("+ 2 stages", {"num_stages": 2}, "the copy engine runs ahead"),
         FAST_MATH,
         LONGEST,
         ("+ store via shared", {"store_shared": True}, "the copy engine writes O in whole rows"),

@@ -1,5 +1,9 @@
 """sections/common/verify.py: the comparison that every check rests on."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -81,3 +85,16 @@ def test_the_bound_grows_with_the_reduction_only():
     short = compare(expected, expected, torch.float32, reduction=2).bound
     long = compare(expected, expected, torch.float32, reduction=8192).bound
     assert 1.2e-7 < short < long < 1e-3
+
+
+def test_python_O_changes_no_verdict():
+    program = (
+        "import torch; from tests.mutations import MUTATIONS;"
+        "from tests.test_verify import product;"
+        "from sections.common.verify import compare; right = product();"
+        "found = [compare(wrong(right.half()), right, torch.float16, reduction=256).passed"
+        " for wrong in (torch.clone, *MUTATIONS.values())]; print(__debug__, found)"
+    )
+    done = subprocess.run([sys.executable, "-O", "-c", program], capture_output=True, text=True,
+                          cwd=Path(__file__).parents[1], timeout=120)
+    assert done.stdout == f"False {[True] + [False] * len(MUTATIONS)}\n", done.stderr
