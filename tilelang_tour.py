@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None, course: Course | None = None) -> in
             screen.line(f"{name:<16} {course.docstring(name)[0]}")
         return 0
     if options.reference:
-        from sections.quick_reference import render
+        from sections.runner.quick_reference import render
 
         screen.line(render())
         return 0

@@ -13,7 +13,7 @@ from sections.course import Course
 
 ROOT = Path(__file__).resolve().parents[1]
 # Modules in sections/ that are no sections.
-SUPPORT = {"__init__", "course", "quick_reference", "worker"}
+SUPPORT = {"__init__", "course", "worker"}
 
 
 def test_every_section_has_a_file_and_every_file_is_registered():

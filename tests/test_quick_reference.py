@@ -1,4 +1,4 @@
-"""sections/quick_reference.py: every snippet runs, and the page fits a terminal."""
+"""sections/runner/quick_reference.py: every snippet runs, and the page fits a terminal."""
 
 import importlib.util
 import os
@@ -15,13 +15,13 @@ import torch
 from tilelang.autotuner import AutoTuner
 from tilelang.env import Environment, EnvVar, _find_cuda_home
 
-from sections import quick_reference
 from sections.common import codegen
 from sections.common.build import build
 from sections.common.rehearsal import COMPILE_FLAGS, PASS_CONFIGS
 from sections.common.verify import compare
-from sections.quick_reference import REFERENCE, render
+from sections.runner import quick_reference
 from sections.runner.environment import TESTED
+from sections.runner.quick_reference import REFERENCE, render
 from tests.mutations import rehearsal_device
 
 SNIPPETS = [snippet for members in REFERENCE.values() for snippet, *_ in members]
@@ -316,7 +316,7 @@ def test_versions(monkeypatch):
 
 
 def test_the_standard_library_is_enough():
-    code = ("import sys; from sections.quick_reference import render; render(); "
+    code = ("import sys; from sections.runner.quick_reference import render; render(); "
             "sys.exit(bool({'torch', 'tilelang', 'numpy', 'tabulate'} & set(sys.modules)))")
     subprocess.run([sys.executable, "-S", "-c", code], check=True,
                    env={**os.environ, "PYTHONPATH": os.getcwd()})

@@ -4,13 +4,13 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 
 from sections.course import Course
-from sections.quick_reference import render
 from sections.runner import results, summary
 from sections.runner.arguments import Options
 from sections.runner.check import report
 from sections.runner.environment import LEFT_OUT, Probe, machine_facts, neutralised
 from sections.runner.install import make_usable
 from sections.runner.problems import problems
+from sections.runner.quick_reference import render
 from sections.runner.screen import Screen
 from sections.runner.tour import Record, Tour
 
