@@ -193,9 +193,10 @@ def ask(page, kernel, A, B, arguments: dict) -> None:
     """Step 2: T.print, run on a GPU (`kernel`), read in rehearsal."""
     block_M, block_K, K = arguments["block_M"], arguments["block_K"], A.shape[1]
     page.say(f"""Step 2, what. T.print of an expression runs in every thread of every block, and of
-    a global tensor it prints all elements in all of them. So it stands behind a guard: thread 0 of
-    block bx=1, by=0, compiled with watch=True, {-(-K // block_K)} lines in all, one a step of k. It
-    tells the first element of the tile of A.""")
+    a global tensor it prints all elements in all of them. So it stands behind a guard: one thread
+    of block bx=1, by=0, the first of those that compute, compiled with watch=True,
+    {-(-K // block_K)} lines in all, one a step of k. It tells the first element of the tile of
+    A.""")
     if kernel is None:
         page.text(lines_with(codegen.generate(product, page.device.arch, **arguments, watch=True),
                              r"debug_print_var", before=1, after=1))

@@ -380,8 +380,9 @@ def fastest_sdpa(page, tensors, case: Case) -> tuple:
 
 def show_ladder(page, rungs: list[Rung], case: Case, shown: Case) -> None:
     """The ladder: on a GPU time and throughput, otherwise what the generated code does."""
-    page.say(f"""A ladder of schedules for {shown.name}, one change a row. Shared memory holds
-    block_M rows of Q, and for each stage block_N rows of K and of V.""")
+    steps_shown = "its first and its last row" if page.quick else "one change a row"
+    page.say(f"""A ladder of schedules for {shown.name}, {steps_shown}. Shared memory holds block_M
+    rows of Q, and for each stage block_N rows of K and of V.""")
     if page.device.is_gpu:
         cells, headers = figures, ["ms", "TFLOP/s", "vs SDPA"]
     else:

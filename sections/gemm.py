@@ -181,8 +181,13 @@ def run(page):
 
     check_awkward(page, awkward)
     rungs = climb(page, gemm, ladder, problem(page, *size))
-    page.say("""A ladder of schedules, one change a row. Shared memory holds num_stages tiles of A
-    and of B, (block_M + block_N) x block_K x 2 bytes a stage; the figures are the compiler's.""")
+    page.say(("The first and the best row of a ladder" if page.quick else """A ladder of schedules,
+    one change a row""") + """. Shared memory holds num_stages tiles of A and of B, (block_M +
+    block_N) x block_K x 2 bytes a stage (row 1 has 0 stages: one tile, and no pipeline); a tile of
+    C that is stored through it takes their place. The figures are the compiler's. Words: a warp is
+    32 threads, a warpgroup 4 warps; TMA is the copy engine that Hopper and newer GPUs have; mma and
+    wgmma are tensor-core instructions of a warp and of a warpgroup; an SM is one of the GPU's
+    processors.""")
     if gpu:
         page.say("""FLOPs: one multiplication and one addition for each of M x N x K products. Every
         row was checked before it was timed, in turn with cuBLAS. The chip's clock falls as it gets
@@ -295,8 +300,8 @@ def conclude(page, rungs, chosen, larger: dict | None) -> None:
         page.lesson(f"""the Python source stayed the same in every row; the schedule alone decides
         how much shared memory {name} needs and which instructions copy and multiply. Which row is
         fastest only a GPU can tell.""")
-    page.try_this("""python -m sections.gemm num_stages=1, then 2, 4 and 6: see the time fall, then
-    stop falling, then shared memory end it.""")
+    page.try_this("""python -m sections.gemm num_stages=1, then 2, 4 and 6: shared memory grows
+    until it ends it; on a GPU see the time fall first, and then stop falling.""")
 
 
 if __name__ == "__main__":

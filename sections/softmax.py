@@ -216,7 +216,7 @@ def timed(page, shape: tuple, kernel) -> list[dict]:
     rows = page.measure(case(*shape), variant(kernel), kernel, (X,), baselines,
                         Work(bytes_moved=2 * X.nbytes))
     if shape[1] == SHOWN[1]:
-        page.headline(rows[0])
+        page.headline(min(rows[:-1], key=lambda row: row["ratio"]))  # the strongest but the copy
     return rows
 
 

@@ -87,8 +87,13 @@ def run(page):
     )
 
     page.say(f"""The kernel. `block` is this block's number; it owns the {block} elements from
-    block * {block} on. A fragment is a tile held in registers, spread over the block's threads.""")
+    block * {block} on. A fragment is a tile held in registers, spread over the block's threads.
+    T.copy(A[block * block_N], A_local) names the corner of a tile in A; how much is copied follows
+    from A_local. How large a tile is and how many threads share it is called the schedule; here it
+    is block_N={block}, threads={schedule["threads"]} (SCHEDULE in sections/vector_add.py).""")
     page.show(vector_add)
+    page.say("""In your own code call it like a function, C = vector_add(A, B), with CUDA tensors:
+    the first call compiles it for that size and dtype, the next ones only run.""")
 
     for (size, dtype), kernel in zip(cases, kernels, strict=True):
         tensors = inputs(page, size, dtype)
@@ -97,14 +102,15 @@ def run(page):
     rows = measured(page, cases[:2], kernels[:2]) if page.device.is_gpu else []
 
     large, tail = (even, ragged) if page.device.is_gpu else (SHOWN, SHOWN // 4 + 3)
-    page.say(f"""What the compiler made of it, for N = {large}, a size that {block} divides. One
-    instruction moves several elements, and there is no bounds check: the compiler has proved that
-    every index is inside.""")
     code = page.code(kernels[0], N=large)
+    page.say(f"What the compiler made of it, for N = {large}." + ("" if large % block else f"""
+    Tiles of {block} divide that, so there is no bounds check: the compiler has proved that every
+    index is inside. Where a thread's share is wide enough, one instruction moves several
+    elements."""))
     page.listing(code)
     page.landmarks(code)
     page.say(f"""For N = {tail} the last tile is cut short. The same Python source now gets a guard
-    around every access to global memory, and one element a load, since a row of 4 could cross the
+    around every access to global memory, and one element a load, since a wider one could cross the
     end.""")
     page.landmarks(page.code(kernels[2], N=tail))
 
@@ -140,8 +146,9 @@ def conclude(page, rows: list[dict], size: int) -> None:
     if rows:
         add, copy = rows[0], rows[1]
         page.lesson(f"""on this {page.device.gpu} {size} float32 elements take {add['ms']:.3f} ms,
-        {add['value']:.0f} GB/s: {add['ratio']:.2f}x torch.add, {copy['ratio']:.2f}x a plain copy.
-        Memory is the limit, so no cleverer arithmetic can help; only moving fewer bytes can.""")
+        {add['value']:.0f} GB/s: {add['ratio']:.2f}x torch.add, {copy['ratio']:.2f}x a plain copy (a
+        copy writes half of its bytes, this only a third, and reading is a little faster). Memory is
+        the limit, so no cleverer arithmetic can help; only moving fewer bytes can.""")
     else:
         page.lesson("""a kernel says what happens to a tile; the compiler decides which thread does
         it, and adds a bounds check only where the size demands one.""")

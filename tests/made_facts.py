@@ -28,6 +28,7 @@ def facts(**changes) -> dict:
         "site": SITE,
         "venv": True,
         "pip": True,
+        "managed": False,
         "system": "Linux",
         "os": "Ubuntu 22.04.5 LTS",
         "processor": "x86_64",
@@ -52,6 +53,7 @@ def facts(**changes) -> dict:
         "compiler_from": "PATH",
         "compiler_version": "11.4.0",
         "install_compiler": "apt-get install -y g++",
+        "install_ensurepip": "apt-get install -y python3.13-venv",
         "variables": [],
         **changes,
     }

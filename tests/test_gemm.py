@@ -166,7 +166,7 @@ def test_another_architecture_is_read_in_rehearsal(capsys):
     page = run_section("gemm", rehearsal_device("sm_75"), quick=True)
     assert page.failures == []
     text = capsys.readouterr().out
-    assert "sm_75" in text and "mma.sync" in text and "wgmma" not in text
+    assert "sm_75" in text and "mma.sync" in text and "tl::wgmma" not in text
 
 
 @pytest.mark.gpu

@@ -174,6 +174,6 @@ def test_the_verdict_counts():
 
 
 def test_the_verdict_says_what_to_do_next():
-    assert "change a value in sections/a.py" in summary.verdict(record(Row("a", "PASS")))
+    assert "Next: follow one of the Try lines above." in summary.verdict(record(Row("a", "PASS")))
     assert "tilelang_tour.py --check" in summary.verdict(record(Row("a")))
     assert summary.verdict(record(Row("a", "FAIL"), interrupted=True)).endswith(". Interrupted.")

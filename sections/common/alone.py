@@ -20,7 +20,11 @@ def run_alone(file: str, arguments: list[str] | None = None) -> int:
     """
     name = Path(file).stem
     try:
-        options, overrides = _parse(sys.argv[1:] if arguments is None else arguments)
+        given = sys.argv[1:] if arguments is None else arguments
+        if {"-h", "--help"} & set(given):
+            print(USAGE.format(name=name))
+            return 0
+        options, overrides = _parse(given)
         device = select(options["--device"], options["--arch"])
     except (ValueError, DeviceError) as error:
         print(f"{error}\n{USAGE.format(name=name)}", file=sys.stderr)
@@ -35,6 +39,12 @@ def run_alone(file: str, arguments: list[str] | None = None) -> int:
         importlib.import_module(f"sections.{name}").run(page)
     except Skip as reason:
         print(f"SKIPPED: {reason}")
+    except KeyboardInterrupt:
+        print("interrupted")
+        return 130
+    except SystemExit as wrong:  # an unknown name in name=value
+        print(wrong.code, file=sys.stderr)
+        return 2
     page.close()
     for failure in page.failures:
         print(f"FAILED: {failure}")

@@ -93,7 +93,8 @@ def describe(schedule: dict) -> str:
     sides = [name for name in ("block_M", "block_N", "block_K") if name in left]
     words = ["x".join(str(left.pop(name)) for name in sides)] if sides else []
     if "num_stages" in left:
-        words.append(f"{left.pop('num_stages')} stages")
+        stages = left.pop("num_stages")
+        words.append(f"{stages} stage{'' if stages == 1 else 's'}")
     if "threads" in left:
         words.append(f"{left.pop('threads')} threads")
     words += [name if value is True else f"{name}={value}"

@@ -99,10 +99,9 @@ class Page:
         """A section's default schedule with the values given on its command line put in."""
         unknown = set(self.overrides) - set(defaults)
         if unknown:
-            raise SystemExit(
-                f"unknown name {', '.join(sorted(unknown))}; this section has: "
-                + ", ".join(f"{name}={value}" for name, value in defaults.items())
-            )
+            known = ", ".join(f"{name}={value}" for name, value in defaults.items())
+            raise SystemExit(f"unknown name {', '.join(sorted(unknown))}; this section has: "
+                             f"{known or 'no values to change'}")
         return {**defaults, **self.overrides}
 
     def build(self, jobs: Sequence[tuple], ask_nvcc: tuple | None = None) -> list:
@@ -221,6 +220,8 @@ class Page:
             self.say(f"Schedule: {variants.pop()}.")
             headers, *cells = ([*row[:1], *row[2:]] for row in [headers, *cells])
         self.table(headers, cells, right=("ms", rows[0]["unit"], "its ms", "ratio"))
+        self.say("""Ratio: the other's time / this kernel's, above 1 the kernel is faster; the
+        median of pairs timed in turn, and their spread.""")
 
     def torch_compiled(self, function: Callable[[], object]) -> dict:
         """{"torch.compile": ...} as a baseline; empty in quick mode or where it is not ready."""
@@ -258,6 +259,8 @@ class Page:
 
         Sizes are constants while a kernel is compiled, so a small size has other code than a large.
         """
+        if isinstance(kernel, BaseException):  # it did not compile: that is what went wrong
+            raise kernel
         if self.device.is_gpu:
             return kernel.code
         from sections.common.codegen import generate
@@ -269,7 +272,7 @@ class Page:
         from sections.common.codegen import landmarks
 
         lines = code.source.splitlines()
-        rows = [[mark.line, squeeze(lines[mark.line - 1].strip(), 58), mark.meaning]
+        rows = [[mark.line, squeeze(lines[mark.line - 1].strip(), 48), mark.meaning]
                 for mark in landmarks(code, only)]
         shared = f", {kilobytes(code.shared_bytes)} shared memory" if code.shared_bytes else ""
         self._print(f"\nLandmarks in the CUDA generated for {code.arch} "
@@ -293,7 +296,9 @@ class Page:
         if found is None:
             return None
         spills = f"{found.spill_bytes} bytes spilled" if found.spill_bytes else "nothing spilled"
-        return f"{found.registers} registers a thread, {spills}"
+        dealt = " (at the start; reg_dealloc and reg_alloc then deal them out anew)" \
+            if "warpgroup_reg_alloc" in code.source else ""
+        return f"{found.registers} registers a thread{dealt}, {spills}"
 
     # Output
 
@@ -308,6 +313,8 @@ class Page:
                 cases[4:] = [f"and {len(cases) - 4} more"]
             line = (f"checked  {', '.join(cases)}: worst relative error {worst['rel_error']:.1e} "
                     f"(bound {worst['bound']:.1e})")
+            if len(checks) > 1:
+                line += f", for {worst['case']}"
             print(indent(textwrap.fill(line, WIDTH - 2, subsequent_indent=" " * 9)), flush=True)
         if text:
             print(indent(text, by), end="\n\n" if text.endswith("\n") else "\n", flush=True)

@@ -37,8 +37,7 @@ def conduct(course: Course, options: Options, screen: Screen) -> int:
         if options.check:
             return check(tour, facts.result(), screen)
         record = tour.run()
-        told = course.needs_tilelang and "PASS" in {row.status for row in record.rows}
-        written = end(record, facts.result(), options, screen, render() if told else "")
+        written = end(record, facts.result(), options, screen, reference(course, record))
     return record.exit_code if written else record.exit_code or 1
 
 
@@ -47,6 +46,15 @@ def check(tour: Tour, facts: dict, screen: Screen) -> int:
     probe = tour.probe()
     screen.line(report(facts, probe, problems(facts, probe)))
     return 0 if probe.usable else 1
+
+
+def reference(course: Course, record: Record) -> str:
+    """The quick reference after a whole tour; after a part of it, how to get it."""
+    if not course.needs_tilelang or "PASS" not in {row.status for row in record.rows}:
+        return ""
+    if record.interrupted or len(record.rows) < len(course.order):
+        return "The quick reference: python tilelang_tour.py --reference"
+    return render()
 
 
 def heading(probe: Probe, facts: dict, sections: int) -> str:

@@ -98,7 +98,7 @@ REFERENCE = {
          "CUDA_CACHE_PATH"),
         ("TILELANG_DISABLE_CACHE=1", "compile anew each time", "", ""),
         ("TILELANG_PRINT_ON_COMPILATION=0", "compile quietly", "", ""),
-        ("TILELANG_DEFAULT_TARGET=c", "for the CPU, without a GPU", "", ""),
+        ("TILELANG_DEFAULT_TARGET=c", "C for the CPU; no tiles", "", ""),
         ("CUDA_HOME=/usr/local/cuda", "whose nvcc is taken", "", ""),
     ),
 }
