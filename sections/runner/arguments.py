@@ -52,7 +52,8 @@ def parser() -> argparse.ArgumentParser:
     add("--only", action="append", metavar="A,B", help="run these sections, in the tour's order")
     add("--skip", action="append", metavar="A,B", help="leave these sections out")
     add("--list", action="store_true", help="name the sections and stop")
-    add("--quick", action="store_true", help="smaller sizes and the two ends of each ladder, in less time")
+    add("--quick", action="store_true",
+        help="smaller sizes and the two ends of each ladder, in less time")
     add("--device", choices=("auto", "cuda", "cpu"), default="auto",
         help="where kernels run; cpu rehearses without a GPU (default: auto)")
     add("--arch", metavar="sm_75", help="generate code for this architecture and, on a newer GPU, "
