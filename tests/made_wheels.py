@@ -1,6 +1,7 @@
 """Tiny wheels and virtual environments, so that real pip can be watched in seconds."""
 
 import hashlib
+import importlib.util
 import json
 import subprocess
 import sys
@@ -17,6 +18,14 @@ def compile():
     raise AttributeError("module 'tvm' has no attribute 'build'")
 """
 WORKS = "def compile(): pass"
+# As much of torch as the worker asks for before it imports tilelang.
+SMALL_TORCH = """
+import numpy
+__version__ = version
+class version: cuda = None
+class cuda:
+    def is_available(): return False
+"""
 # Like the real one: a library of another version takes the process with it.
 NEEDS_RIGHT_FFI = """
 import os, tvm_ffi
@@ -24,15 +33,24 @@ if tvm_ffi.version != "0.1.12":
     os.abort()
 def compile(): pass
 """
+NOT_LINKED = ("pip", "__pycache__")
 
 
-def make_wheel(folder: Path, name: str, version: str, code: str = "", needs=()) -> Path:
-    """A wheel with one module `name` (hyphens become underscores) in a package folder."""
-    module = {"apache-tvm-ffi": "tvm_ffi"}.get(name, name.replace("-", "_"))
+def make_wheel(
+    folder: Path, name: str, version: str, code: str = "", needs=(), real: Path | None = None
+) -> Path:
+    """A wheel with one module `name` (hyphens become underscores) in a package folder.
+
+    real   instead of that, the wheel only has Python look into this folder of `real_packages`
+    """
+    module = module_of(name)
     stem = f"{name.replace('-', '_')}-{version}"
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    content = {f"{module}/__init__.py": f'version = "{version}"\n{code}\n'}
+    if real:
+        content = {f"real_{module}.pth": f"{real}\n"}
     files = {
-        f"{module}/__init__.py": f'version = "{version}"\n{code}\n',
+        **content,
         f"{stem}.dist-info/METADATA": metadata + "".join(f"Requires-Dist: {n}\n" for n in needs),
         f"{stem}.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -45,6 +63,28 @@ def make_wheel(folder: Path, name: str, version: str, code: str = "", needs=()) 
         for path, text in files.items():
             archive.writestr(path, text)
     return wheel
+
+
+def module_of(name: str) -> str:
+    """The module that a package is imported as."""
+    return {"apache-tvm-ffi": "tvm_ffi"}.get(name, name.replace("-", "_"))
+
+
+def real_packages(folder: Path, apart: tuple[str, ...]) -> dict[str, Path]:
+    """Folders of links to the packages that these tests run with, without pip and all metadata.
+
+    One folder for each package in `apart`, and one, under "rest", with all others.
+    """
+    folders = {name: folder / name / "site-packages" for name in (*apart, "rest")}
+    for site in folders.values():
+        site.mkdir(parents=True)
+    owners = {module_of(name): name for name in apart}
+    found = (importlib.util.find_spec(module).submodule_search_locations[0] for module in owners)
+    for site in {Path(location).parent for location in found}:
+        for entry in site.iterdir():
+            if entry.suffix not in (".dist-info", ".pth") and entry.name not in NOT_LINKED:
+                (folders[owners.get(entry.name, "rest")] / entry.name).symlink_to(entry)
+    return folders
 
 
 def _hash(text: str) -> str:

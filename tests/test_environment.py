@@ -220,10 +220,12 @@ def test_a_missing_torch_is_not_a_missing_tilelang():
     no_torch = failing(probe("nothing"), "ModuleNotFoundError: No module named 'torch'")
     assert lines(facts(versions={}), no_torch) == [
         "torch is not installed; needed: torch, tilelang, numpy and tabulate; "
-        "type: python -m pip install -r requirements.txt"
+        "type: python -m pip install -r requirements.txt "
+        "--extra-index-url https://download.pytorch.org/whl/cpu"
     ]
     no_tilelang = failing(probe("device"), "ModuleNotFoundError: No module named 'tilelang'")
-    assert lines(facts(), no_tilelang) == [
+    without = {"torch": "2.13.0+cpu", "numpy": "2.1.3"}
+    assert lines(facts(versions=without), no_tilelang) == [
         "tilelang is not installed; needed: tilelang 0.1.13 or newer, tested with 0.1.15; "
         "type: python -m pip install tilelang==0.1.15"
     ]
@@ -236,7 +238,8 @@ def test_a_broken_torch_is_left_to_its_owner():
     assert str(problem) == (
         "torch 2.13.0+cpu cannot be imported: OSError: libcudart.so.13: cannot open shared object "
         "file; needed: a torch that imports; "
-        "type: python -m pip install --force-reinstall torch==2.13.0+cpu"
+        "type: python -m pip install --force-reinstall torch==2.13.0+cpu "
+        "--index-url https://download.pytorch.org/whl/cpu"
     )
 
 
@@ -269,7 +272,7 @@ def test_an_exception_at_import_is_told_though_the_process_ended_after_it():
 def test_commands_name_files_as_seen_from_here(monkeypatch, tmp_path):
     no_torch = failing(probe("nothing"), "ModuleNotFoundError: No module named 'torch'")
     monkeypatch.chdir(tmp_path)
-    assert problems(facts(versions={}), no_torch)[0].type_this == (
+    assert problems(facts(versions={}, driver="580.159"), no_torch)[0].type_this == (
         f"python -m pip install -r {installed.ROOT}/requirements.txt"
     )
 

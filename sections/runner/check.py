@@ -111,7 +111,7 @@ def module_text(facts: dict, probe: Probe, module: str) -> str:
         built = probe.fact(module, "cuda_built")
         cuda = "" if module != "torch" else f" for CUDA {built}," if built else " without CUDA,"
         return f"{version},{cuda} {end_of(probe.fact(module, 'file') or 'no file')}"
-    if probe.missing(module) or not version:
+    if not version:
         return "not installed"
     if STEPS.index(probe.culprit) < STEPS.index(module):
         return f"{version}, not tried"

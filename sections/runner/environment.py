@@ -124,6 +124,7 @@ def machine_facts() -> dict:
     home, home_from = cuda_home(os.environ, found["nvcc_package"])
     nvcc = os.path.join(home, "bin", "nvcc") if home else ""
     compiler, compiler_from = cplus_compiler(os.environ)
+    python = f"python3.{sys.version_info[1]}"
     return {
         **found,
         **operating_system(),
@@ -140,7 +141,8 @@ def machine_facts() -> dict:
         "compiler": compiler,
         "compiler_from": compiler_from,
         "compiler_version": version_of(compiler, r"(?:\) |version )(\d+\.\d+(?:\.\d+)?)"),
-        "install_compiler": install_compiler_command(),
+        "install_compiler": system_install("g++", "gcc-c++", "gxx"),
+        "install_ensurepip": system_install(python + "-venv", "python3", "pip"),
         "variables": variables(os.environ),
     }
 
@@ -288,14 +290,14 @@ def version_of(program: str, pattern: str) -> str | None:
     return number[1] if number else "unknown"
 
 
-def install_compiler_command() -> str:
-    """What to type on this machine to get a C++ compiler."""
+def system_install(apt: str, rpm: str, conda: str) -> str:
+    """What to type on this machine to install one of its own packages, by the names it may have."""
     sudo = "" if hasattr(os, "geteuid") and os.geteuid() == 0 else "sudo "
     if not os.environ.get("CONDA_PREFIX"):
-        for manager, package in (("apt-get", "g++"), ("dnf", "gcc-c++"), ("zypper", "gcc-c++")):
+        for manager, package in (("apt-get", apt), ("dnf", rpm), ("zypper", rpm)):
             if shutil.which(manager):
                 return f"{sudo}{manager} install -y {package}"
-    return "conda install -c conda-forge gxx"
+    return f"conda install -c conda-forge {conda}"
 
 
 def cache_folder(environ) -> dict:
@@ -351,6 +353,7 @@ NAMED = {
     "CC": "the C++ compiler, where CXX is not set",
     "LD_PRELOAD": "a library loaded into every process",
     "PIP_CONSTRAINT": "what pip must keep to",
+    "PIP_NO_INDEX": "pip asks no package index",
 }
 FAMILIES = ("TILELANG_", "TL_", "TVM_")
 
@@ -374,7 +377,7 @@ def variables(environ) -> list[str]:
 
 def hiding_folder(python_path: str) -> str:
     """The first folder on PYTHONPATH that holds a torch or a tilelang, or nothing."""
-    for folder in filter(None, python_path.split(os.pathsep)):
+    for folder in filter(os.path.isabs, python_path.split(os.pathsep)):  # not the learner's "."
         for module in ("torch", "tilelang"):
             if Path(folder, module).is_dir() or Path(folder, f"{module}.py").is_file():
                 return folder

@@ -24,13 +24,20 @@ from pathlib import Path
 
 from sections.runner.environment import TESTED, Probe, cut
 from sections.runner.installed import LIBRARIES, ROOT, installed
-from sections.runner.problems import Problem, here, obstacle, pip_install
+from sections.runner.problems import (
+    TORCH_WHEELS,
+    Problem,
+    in_an_environment,
+    obstacle,
+    pip_install,
+)
 
 NIGHTLY = "https://tile-ai.github.io/whl/nightly"
-TORCH_CPU = "https://download.pytorch.org/whl/cpu"
+TORCH_CPU = f"{TORCH_WHEELS}/cpu"
 HELD = ("torch", "numpy")
 TOLD = ("tilelang", "apache-tvm-ffi", "torch", "numpy")
 MATTERS = ("tilelang", *LIBRARIES, "torch", "numpy")
+NEW_ENVIRONMENT = "a new virtual environment"
 LIMIT, LIMIT_WITH_TORCH = 900.0, 3600.0  # seconds for one call of pip
 SILENCE = 20.0  # seconds without a word from pip after which one is said for it
 
@@ -105,17 +112,26 @@ class _Installation:
     python: str
     now: dict = field(default_factory=dict)  # what is installed now
     untried: bool = False  # something is new since the last worker was started
+    conflict: bool = False  # pip found nothing that goes with what is held
+
+    @property
+    def known(self) -> dict:
+        """The machine's facts with what is installed now."""
+        return {**self.facts, **self.now}
 
     def run(self, probe: Probe) -> Outcome:
         """Try step after step."""
-        self.now = installed(self.python)
-        versions = self.now["versions"]
         try:
+            self.look()
             self.find_pip()
+            versions = self.now["versions"]
             if held := [f"{name} {versions[name]}" for name in HELD if name in versions]:
                 self.say(f"Held as they are: {', '.join(held)}.")
-            if "torch" not in self.now["versions"]:
+            if probe.missing("torch"):
                 self.install_cpu_torch()
+            elif "torch" not in versions:
+                found = "pip does not know the torch that is here and would put another in its way"
+                raise _Refused(self.environment_problem(found, NEW_ENVIRONMENT))
             for step in self.steps():
                 changes = self.try_step(step)
                 if self.changed_while_running(changes):
@@ -168,7 +184,7 @@ class _Installation:
         self.say(f"Installing {step.name}: pip install {shlex.join(step.arguments)}")
         before = self.now["versions"]
         succeeded = self.pip(*step.arguments)
-        self.now = installed(self.python)
+        self.look()
         after = self.now["versions"]
         changes = {
             name: (before.get(name), after.get(name))
@@ -182,6 +198,8 @@ class _Installation:
             version = f"tilelang {after.get('tilelang')}"
             newest = f"nothing newer than {version} is offered"
             reason = newest if "-U" in step.arguments else f"{version} is here already"
+            if "tilelang" not in after:
+                reason = "pip succeeded, yet this Python finds no tilelang"
             self.say(f"  This changed nothing: {reason}.")
         self.untried |= bool(changes) or (succeeded and anew)
         return changes
@@ -196,7 +214,8 @@ class _Installation:
         self.say(f"Installing torch: pip install torch --index-url {TORCH_CPU}")
         with suppress(_Unreachable):
             if self.pip("torch", "--index-url", TORCH_CPU):
-                self.now, self.untried = installed(self.python), True
+                self.look()
+                self.untried = True
                 return
         self.say("  PyTorch's CPU builds cannot be had here: torch comes from the default index.")
         self.say("  There it may bring CUDA along, about 3 GB to download.")
@@ -226,25 +245,31 @@ class _Installation:
         if problem.blocks or "tilelang" in self.now["shadows"]:
             return problem
         if "tilelang" not in self.now["versions"]:
-            needed = "a system that it has a wheel for: Linux, Python 3.10 or newer"
-            again = pip_install(self.facts, "tilelang")
+            if self.conflict:
+                found = "no tilelang goes with the packages that are here"
+                return self.environment_problem(found, NEW_ENVIRONMENT)
+            needed = "an index with a wheel for this system: Linux, Python 3.10 or newer"
+            again = pip_install(self.known, "tilelang")
             return Problem("no tilelang could be installed", needed, again)
-        return self.environment_problem(problem.found, "a new virtual environment")
+        return self.environment_problem(problem.found, NEW_ENVIRONMENT)
 
     def obstacle(self, probe: Probe) -> Problem:
         """What keeps TileLang from being usable, as things are now."""
-        return obstacle({**self.facts, **self.now}, probe)
+        return obstacle(self.known, probe)
 
     def environment_problem(self, found: str, needed: str = "a virtual environment") -> Problem:
         """This Python may not be changed, or cannot be mended: a virtual environment of its own."""
-        return Problem(
-            found,
-            needed,
-            f"{self.facts['command']} -m venv ~/tilelang-tour && "
-            f"~/tilelang-tour/bin/python {here('tilelang_tour.py')}",
-        )
+        return Problem(found, needed, in_an_environment(self.facts))
 
     # pip
+
+    def look(self) -> None:
+        """See what is installed now; refuse where nothing can be, before a long download."""
+        self.now = installed(self.python)
+        if not self.now["site"]:
+            raise _Refused(self.environment_problem("this Python does not say what is installed"))
+        if self.now["venv"] and not os.access(self.now["site"], os.W_OK):
+            raise _Refused(self.environment_problem(f"{self.now['site']} cannot be written"))
 
     def find_pip(self) -> None:
         """See to it that there is pip, or uv in its place."""
@@ -256,21 +281,19 @@ class _Installation:
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     timeout=120,
+                    cwd=ROOT,
                 )
-            self.now = installed(self.python)
+            self.look()
         if self.now["pip"]:
             return
         if shutil.which("uv"):
             self.say("This Python has no pip; uv takes its place.")
             return
-        raise _Refused(
-            Problem(
-                "this Python has no pip, and uv is not here either",
-                "pip",
-                f"{self.facts['command']} -m ensurepip, or install python3-pip, "
-                f"then: {pip_install(self.facts, f'tilelang=={TESTED}')}",
-            )
-        )
+        found = "this Python has no pip, and uv is not here either"
+        if not self.now["venv"]:
+            raise _Refused(self.environment_problem(found))
+        again = pip_install(self.known, f"tilelang=={TESTED}")
+        raise _Refused(Problem(found, "pip", f"{self.facts['install_ensurepip']} && {again}"))
 
     def command(self, arguments: tuple[str, ...], constraints: str) -> list[str]:
         """The command line for pip or uv; a patience that the user has set is the user's."""
@@ -303,15 +326,17 @@ class _Installation:
         for line in errors[:6] or lines[-3:]:
             self.say(f"  {_ascii(cut(line, 300))}")
         text = "\n".join(lines)
-        again = pip_install(self.facts, *arguments)
+        again = pip_install(self.known, *arguments)
         if code is None:
             slow = f"pip was not done after {limit:.0f} s and was stopped"
             raise _Refused(Problem(slow, "a faster network", again))
-        if re.search(NO_NETWORK, text) and not re.search(r"from versions: (?!none)", text):
+        offered = re.search(r"from versions: (?!none)", text)
+        if re.search(NO_NETWORK, text) and not offered and NIGHTLY not in arguments:
             unreachable = "no package index can be reached"
             raise _Unreachable(Problem(unreachable, "a network connection", again))
         if problem := self.refusal(text):
             raise _Refused(problem)
+        self.conflict |= bool(re.search("ResolutionImpossible|are unsatisfiable", text))
         return False
 
     def refusal(self, text: str) -> Problem | None:
@@ -325,6 +350,8 @@ class _Installation:
         return None
 
 
+# PYTHONSAFEPATH: no file of the learner's current folder comes before pip's own modules.
+PIP_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
 NO_NETWORK = (
     "Failed to establish a new connection|Temporary failure in name resolution|"
     "Name or service not known|Connection refused|Network is unreachable|No route to host|"
@@ -344,7 +371,7 @@ def follow(command: list[str], say: Say, limit: float) -> tuple[int | None, list
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env={"UV_HTTP_TIMEOUT": "15", **os.environ, "PYTHONUNBUFFERED": "1"},
+        env={"UV_HTTP_TIMEOUT": "15", **os.environ, **PIP_VARIABLES},
         encoding="utf-8",
         errors="replace",
     )
@@ -352,6 +379,7 @@ def follow(command: list[str], say: Say, limit: float) -> tuple[int | None, list
     reader = threading.Thread(target=_read, args=(process.stdout, arrived), daemon=True)
     reader.start()
     lines: list[str] = []
+    told: set[str] = set()
     start = time.monotonic()
     try:
         while (left := start + limit - time.monotonic()) > 0:
@@ -365,8 +393,10 @@ def follow(command: list[str], say: Say, limit: float) -> tuple[int | None, list
             if line is None:
                 return process.wait(), lines
             lines.append(line)
-            if news := _news(line):
+            news = _news(line)
+            if news and news not in told:
                 say(f"  {news}")
+                told.add(news)
         return None, lines
     finally:
         with suppress(ProcessLookupError, PermissionError):
@@ -386,6 +416,8 @@ def _news(line: str) -> str | None:
     got = re.match(r"\s*Downloading (?:\S*/)?(\S+?-\d[^-\s]*|\S+)\S*( \(.*\))?", line)
     if got and ".metadata" not in line:
         return f"downloading {got[1]}{got[2] or ''}"
+    if again := re.match(r"WARNING: Retrying .*: (/\S+)$", line):
+        return f"no answer for {again[1]}, trying again"
     if re.match(r"(Installing collected packages|Successfully installed|Defaulting to user)", line):
         return cut(line, 300)
     return cut(line, 300) if "which is incompatible" in line else None
@@ -407,4 +439,4 @@ def _arrows(changes: dict, names=TOLD) -> str:
 
 
 def _ascii(text: str) -> str:
-    return text.encode("ascii", "replace").decode()
+    return text.replace("\u00d7", "x").encode("ascii", "replace").decode()

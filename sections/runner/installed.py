@@ -25,14 +25,14 @@ def installed(python: str = sys.executable) -> dict:
     shadows       {"tilelang": file}: taken from a file that belongs to no installed package
     nvcc_package  folder of the nvidia-cuda-nvcc package's toolkit, or None
     site          folder that packages are installed into;  venv  it is a virtual environment's
-    pip           pip is there
+    pip           pip is there;  managed  it may not install into this Python (PEP 668)
     """
     nothing = {"versions": {}, "needs": {}, "shadows": {}, "nvcc_package": None}
     text = output_of(python, str(Path(__file__).resolve()), timeout=60) or ""
     try:
         return json.loads(text.splitlines()[-1])
     except (ValueError, IndexError):
-        return {**nothing, "site": "", "venv": False, "pip": False}
+        return {**nothing, "site": "", "venv": False, "pip": False, "managed": False}
 
 
 def output_of(*command: str, timeout: float = 15, failing: bool = False) -> str | None:
@@ -47,6 +47,7 @@ def output_of(*command: str, timeout: float = 15, failing: bool = False) -> str 
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if failing else subprocess.DEVNULL,
             timeout=timeout,
+            cwd=ROOT,  # as in the worker, no folder of the learner's: PYTHONPATH may say "."
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -62,15 +63,19 @@ def look_up() -> dict:
     import sysconfig
 
     found = {name: distribution(name) for name in (*PACKAGES, "nvidia-cuda-nvcc")}
-    shadows = {name: shadow(name, found[name]) for name in ("torch", "tilelang")}
+    versions = {name: found[name].version for name in PACKAGES if found[name]}
+    shadows = {name: shadow(name, found[name]) for name in ("torch", "numpy", "tilelang")}
+    venv = sys.prefix != sys.base_prefix
+    marker = Path(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")
     return {
-        "versions": {name: found[name].version for name in PACKAGES if found[name]},
+        "versions": {name: version for name, version in versions.items() if version},
         "needs": needs(found["tilelang"]),
         "shadows": {name: file for name, file in shadows.items() if file},
         "nvcc_package": toolkit(found["nvidia-cuda-nvcc"]),
         "site": sysconfig.get_path("purelib"),
-        "venv": sys.prefix != sys.base_prefix,
+        "venv": venv,
         "pip": importlib.util.find_spec("pip") is not None,
+        "managed": not venv and marker.exists(),
     }
 
 
@@ -107,8 +112,8 @@ def shadow(name: str, package) -> str | None:
     file = spec.origin or next(iter(spec.submodule_search_locations))
     if {"site-packages", "dist-packages"} & set(Path(file).parts):
         return None
-    # An editable install has metadata, but no file of its own where packages lie.
-    editable = package and not Path(package.locate_file(name)).exists()
+    origin = package.read_text("direct_url.json") if package else None
+    editable = re.search(r'"editable":\s*true', origin or "")
     return None if editable else file
 
 

@@ -9,10 +9,12 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
 
 from sections.runner.environment import OLDEST_ON_SM_75, TESTED, Probe, cut, release
 from sections.runner.installed import ROOT
 
+TORCH_WHEELS = "https://download.pytorch.org/whl"
 OLDEST_DRIVER = {11: "450", 12: "525", 13: "580"}  # for a CUDA major version
 OLDEST_NVCC = {"sm_100a": "12.8", "sm_103a": "12.9", "sm_120a": "12.8"}  # others: 12.0, for C++20
 
@@ -41,7 +43,7 @@ def problems(facts: dict, probe: Probe) -> list[Problem]:
         *gpu_problems(facts, probe),
         *nvcc_problems(facts, probe),
         *compiler_problems(facts, probe),
-        *cache_problems(facts),
+        *cache_problems(facts, probe),
     ]
     inside = list(tilelang_problems(facts, probe))
     if probe.culprit == "kernel" and any(problem.blocks for problem in around):
@@ -60,7 +62,17 @@ def obstacle(facts: dict, probe: Probe) -> Problem:
 
 def pip_install(facts: dict, *arguments: str) -> str:
     """The command that has pip install something into this Python."""
-    return f"{facts['command']} -m pip install {shlex.join(arguments)}"
+    if facts["managed"]:
+        return in_an_environment(facts)
+    first = "" if facts["pip"] else f"{facts['command']} -m ensurepip && "
+    return f"{first}{facts['command']} -m pip install {shlex.join(arguments)}"
+
+
+def in_an_environment(facts: dict) -> str:
+    """The command that runs the tour in a virtual environment of its own."""
+    environment = "~/tilelang-tour"
+    tour = here("tilelang_tour.py")
+    return f"{facts['command']} -m venv {environment} && {environment}/bin/python {tour}"
 
 
 def here(name: str) -> str:
@@ -105,14 +117,16 @@ def system_problems(facts: dict):
         )
 
 
-def cache_problems(facts: dict):
+def cache_problems(facts: dict, probe: Probe):
     """The folder where TileLang keeps compiled kernels."""
     elsewhere = "export TILELANG_CACHE_DIR=/tmp/tilelang-cache"
-    if not facts["cache_writable"]:
+    reason = cache_refusal(facts, probe)
+    if reason or not facts["cache_writable"]:
         yield Problem(
-            f"TileLang's cache {facts['cache']} cannot be written",
+            f"TileLang's cache {facts['cache']} cannot be written{reason and f': {reason}'}",
             "a folder for compiled kernels",
             elsewhere,
+            blocks=bool(reason),
         )
     elif facts["cache_free"] < 1e9:
         yield Problem(
@@ -122,26 +136,35 @@ def cache_problems(facts: dict):
         )
 
 
+def cache_refusal(facts: dict, probe: Probe) -> str:
+    """What the system said where TileLang failed at its cache folder, or at one above it."""
+    error = re.search(r"\[Errno \d+\] ([^:]+): '([^']+)'", probe.error or "")
+    if not error or probe.culprit not in ("tilelang", "kernel"):
+        return ""
+    file, cache = Path(error[2]), Path(facts["cache"])
+    return error[1] if cache in (file, *file.parents) or file in cache.parents else ""
+
+
 # The GPU, as torch sees it
 
 
 def torch_problems(facts: dict, probe: Probe):
     """torch itself, and the device it was asked for."""
-    file = facts["shadows"].get("torch")
-    if file:
-        yield shadow_problem("torch", file, facts, probe)
-    elif probe.missing("torch"):
+    version = facts["versions"].get("torch")
+    hidden = [name for name in ("torch", "numpy") if name in facts["shadows"]]
+    if hidden:
+        yield shadow_problem(hidden[0], facts["shadows"][hidden[0]], facts, probe)
+    elif probe.missing("torch") and not version:
         yield Problem(
             "torch is not installed",
             "torch, tilelang, numpy and tabulate",
-            f"{facts['command']} -m pip install -r {here('requirements.txt')}",
+            install_requirements(facts),
         )
     elif probe.culprit == "torch":
-        version = facts["versions"].get("torch", "")
         yield Problem(
-            f"torch {version} cannot be imported: {probe.how}",
+            f"torch {version or 'of unknown version'} cannot be imported: {probe.how}",
             "a torch that imports",
-            pip_install(facts, "--force-reinstall", f"torch=={version}" if version else "torch"),
+            pip_install(facts, "--force-reinstall", *same_torch(version)),
             blocks=True,
         )
     elif probe.culprit == "device":
@@ -150,6 +173,21 @@ def torch_problems(facts: dict, probe: Probe):
         yield Problem(
             found, needed or "a device that is here", command or rehearse(facts), blocks=True
         )
+
+
+def install_requirements(facts: dict) -> str:
+    """The command that gets all the tour needs; torch without CUDA where nothing can use that."""
+    without_cuda = () if facts["driver"] else ("--extra-index-url", f"{TORCH_WHEELS}/cpu")
+    return pip_install(facts, "-r", here("requirements.txt"), *without_cuda)
+
+
+def same_torch(version: str | None) -> tuple[str, ...]:
+    """What to ask pip for to get that torch again; one with a suffix is on PyTorch's own index."""
+    if not version:
+        return ("torch",)
+    suffix = re.search(r"\+(cpu|cu\d+)$", version)
+    index = ("--index-url", f"{TORCH_WHEELS}/{suffix[1]}") if suffix else ()
+    return (f"torch=={version}", *index)
 
 
 def gpu_problems(facts: dict, probe: Probe):
@@ -161,6 +199,12 @@ def gpu_problems(facts: dict, probe: Probe):
             "nvidia-smi, then restart this machine",
         )
     if not facts["gpus"]:
+        if facts["colab"]:
+            yield Problem(
+                "this Colab session has no GPU",
+                "one, to time kernels on; the CPU rehearsal runs",
+                "Runtime > Change runtime type > T4 GPU",
+            )
         return
     gpu, capabilities = facts["gpus"][0]["name"], [g["capability"] for g in facts["gpus"]]
     if all(capability and older(capability, "7.5") for capability in capabilities):
@@ -205,7 +249,7 @@ def torch_index(cuda: str | None) -> str:
     """PyTorch's wheel index for the newest CUDA that the driver runs."""
     newest = release(cuda or "12.6")
     name = "cu130" if newest >= (13,) else "cu128" if newest >= (12, 8) else "cu126"
-    return f"https://download.pytorch.org/whl/{name}"
+    return f"{TORCH_WHEELS}/{name}"
 
 
 # The compilers
@@ -274,6 +318,8 @@ def tilelang_problems(facts: dict, probe: Probe):
     """tilelang missing, hidden, too old, failing at import or at its first kernel."""
     file, version = facts["shadows"].get("tilelang"), facts["versions"].get("tilelang", "")
     tested = pip_install(facts, f"tilelang=={TESTED}")
+    if cache_refusal(facts, probe):
+        return
     if file:
         yield shadow_problem("tilelang", file, facts, probe)
     elif probe.too_old:
@@ -282,7 +328,7 @@ def tilelang_problems(facts: dict, probe: Probe):
             f"tilelang {OLDEST_ON_SM_75} or newer",
             tested,
         )
-    elif probe.missing("tilelang"):
+    elif probe.missing("tilelang") and not version:
         yield Problem(
             "tilelang is not installed",
             f"tilelang {OLDEST_ON_SM_75} or newer, tested with {TESTED}",
@@ -350,7 +396,8 @@ def shadow_problem(module: str, file: str, facts: dict, probe: Probe) -> Problem
         found = f"{aborts(facts, probe)}, but {found}"
     elif probe.culprit == module:
         found += f", and fails: {probe.how}"
-    blocks = module == "torch" and probe.culprit == "torch"
+    guilty = probe.culprit in ("torch", module) or f"'{module}'" in (probe.error or "")
+    blocks = module != "tilelang" and guilty
     return Problem(found, f"the installed {module}", unshadow(module, file), blocks)
 
 
