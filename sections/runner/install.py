@@ -281,7 +281,7 @@ class _Installation:
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     timeout=120,
-                    cwd=ROOT,
+                    cwd=ROOT,  # the learner's folder may hold a random.py
                 )
             self.look()
         if self.now["pip"]:
@@ -350,8 +350,6 @@ class _Installation:
         return None
 
 
-# PYTHONSAFEPATH: no file of the learner's current folder comes before pip's own modules.
-PIP_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
 NO_NETWORK = (
     "Failed to establish a new connection|Temporary failure in name resolution|"
     "Name or service not known|Connection refused|Network is unreachable|No route to host|"
@@ -371,7 +369,7 @@ def follow(command: list[str], say: Say, limit: float) -> tuple[int | None, list
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,
-        env={"UV_HTTP_TIMEOUT": "15", **os.environ, **PIP_VARIABLES},
+        env={"UV_HTTP_TIMEOUT": "15", **os.environ, "PYTHONUNBUFFERED": "1"},
         encoding="utf-8",
         errors="replace",
     )
@@ -416,8 +414,8 @@ def _news(line: str) -> str | None:
     got = re.match(r"\s*Downloading (?:\S*/)?(\S+?-\d[^-\s]*|\S+)\S*( \(.*\))?", line)
     if got and ".metadata" not in line:
         return f"downloading {got[1]}{got[2] or ''}"
-    if again := re.match(r"WARNING: Retrying .*: (/\S+)$", line):
-        return f"no answer for {again[1]}, trying again"
+    if line.startswith("WARNING: Retrying"):
+        return "no answer from an index, trying again"
     if re.match(r"(Installing collected packages|Successfully installed|Defaulting to user)", line):
         return cut(line, 300)
     return cut(line, 300) if "which is incompatible" in line else None
