@@ -1,4 +1,4 @@
-"""The results file: everything a tour checked and measured, as JSON."""
+"""The results file: everything a tour checked and measured, as JSON, written and read."""
 
 import json
 import math
@@ -9,9 +9,13 @@ from contextlib import suppress
 from sections.runner.tour import Record, Row
 
 SCHEMA = 1
+ENVIRONMENT_KEYS = ("gpu", "arch", "driver", "torch", "tilelang", "python", "nvcc")
+CEILING_KEYS = ("copy_GBps", "matmul_TFLOPs")
 CHECK_KEYS = ("case", "rel_error", "bound", "passed")
 MEASUREMENT_KEYS = ("case", "variant", "ms", "baseline", "baseline_ms", "ratio", "ratio_low",
-                    "ratio_high", "value", "unit", "of_ceiling", "headline")
+                    "ratio_high", "value", "unit", "of_ceiling", "shared_bytes", "headline")
+WORDS = ("case", "variant", "baseline", "unit")  # the other keys of an entry are numbers
+FLAGS = ("passed", "headline")
 
 
 def as_dict(record: Record, environment: dict) -> dict:
@@ -23,7 +27,7 @@ def as_dict(record: Record, environment: dict) -> dict:
         "seconds": record.seconds,
         "compile_seconds": record.compile_seconds,
         "environment": {key: value for key, value in environment.items() if key != "mode"},
-        "ceilings": {name: record.ceilings.get(name) for name in ("copy_GBps", "matmul_TFLOPs")},
+        "ceilings": {name: record.ceilings.get(name) for name in CEILING_KEYS},
         "sections": [_section(row) for row in record.rows],
     })
 
@@ -39,6 +43,7 @@ def _section(row: Row) -> dict:
         "measurements": [
             {key: entry.get(key) for key in MEASUREMENT_KEYS} for entry in row.measurements
         ],
+        "data": row.data,
     }
 
 
@@ -89,3 +94,140 @@ def _is_output(path: str) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(1))
     except OSError:
         return False
+
+
+# Reading
+
+
+def read(path: str) -> dict:
+    """What `write` wrote, every key of the form in it; null for what an older tour did not write.
+
+    Raises OSError, or ValueError with what is wrong.
+    """
+    with open(path, encoding="utf-8") as file:
+        try:
+            found = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"it is no JSON: {error}") from None
+    _need(isinstance(found, dict) and "schema" in found, 'it has no "schema"')
+    _need(found["schema"] == SCHEMA, f"its schema is {found['schema']!r}, needed: {SCHEMA}")
+    environment, ceilings = (
+        _plain(found.get(name) or {}) for name in ("environment", "ceilings")
+    )
+    _need(isinstance(environment, dict), 'its "environment" is none')
+    _need(isinstance(ceilings, dict), 'its "ceilings" are none')
+    _need(isinstance(found.get("sections"), list), 'it has no list of "sections"')
+    return {
+        "schema": SCHEMA,
+        "mode": found.get("mode"),
+        "exit_code": found.get("exit_code"),
+        "seconds": _number(found.get("seconds")),
+        "compile_seconds": _number(found.get("compile_seconds")),
+        "environment": {**dict.fromkeys(ENVIRONMENT_KEYS), **environment},
+        "ceilings": {key: _number(ceilings.get(key)) for key in CEILING_KEYS},
+        "sections": [_read_section(section) for section in found["sections"]],
+    }
+
+
+def _read_section(section: dict) -> dict:
+    named = isinstance(section, dict) and isinstance(section.get("name"), str)
+    _need(named, "a section has no name")
+    data = section.get("data")
+    return {
+        "name": section["name"],
+        "status": str(section.get("status")),
+        "seconds": _number(section.get("seconds")),
+        "note": str(section.get("note") or ""),
+        "lesson": str(section.get("lesson") or ""),
+        "checks": _entries(section, "checks", CHECK_KEYS),
+        "measurements": _entries(section, "measurements", MEASUREMENT_KEYS),
+        "data": data if isinstance(data, dict) else {},
+    }
+
+
+def _entries(section: dict, name: str, keys: tuple[str, ...]) -> list[dict]:
+    entries = section.get(name)
+    whole = isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)
+    _need(whole, f'section {section["name"]} has no list of "{name}"')
+
+    def value(entry: dict, key: str):
+        if key in WORDS:
+            return str(entry.get(key) or "")
+        return bool(entry.get(key)) if key in FLAGS else _number(entry.get(key))
+
+    return [{key: value(entry, key) for key in keys} for entry in entries]
+
+
+def _number(value) -> float | None:
+    if value is None:
+        return None
+    _need(isinstance(value, int | float), f"{value!r} stands where a number should")
+    return value if math.isfinite(value) else None
+
+
+def _need(condition: bool, problem: str) -> None:
+    if not condition:
+        raise ValueError(problem)
+
+
+def as_record(found: dict) -> Record:
+    """A results file's content as the record that it was written from, but for the probe."""
+
+    def known(entry: dict) -> dict:
+        return {key: math.nan if value is None else value for key, value in entry.items()}
+
+    rows = []
+    for section in map(known, found["sections"]):
+        section["checks"] = [known(check) for check in section["checks"]]
+        section["measurements"] = [known(entry) for entry in section["measurements"]]
+        rows.append(Row(**section))
+    return Record(
+        rows=rows,
+        ceilings=known(found["ceilings"]) if any(found["ceilings"].values()) else {},
+        seconds=known(found)["seconds"],
+        compile_seconds=known(found)["compile_seconds"],
+        interrupted=found["exit_code"] == 130,
+    )
+
+
+# What is in it
+
+
+def place(found: dict) -> str:
+    """Where a run was: "NVIDIA H200", "sm_75 code on NVIDIA H200", "CPU rehearsal"."""
+    environment = found["environment"]
+    if found["mode"] == "arch":
+        return f"{environment['arch']} code on {environment['gpu']}"
+    return "CPU rehearsal" if found["mode"] == "rehearsal" else environment["gpu"] or "unknown GPU"
+
+
+def timed(found: dict) -> list[tuple[str, dict]]:
+    """(section, measurement) of all that was timed, in order; what has unknown numbers left out."""
+    numbers = ("ms", "baseline_ms", "ratio", "ratio_low", "ratio_high", "value")
+    return [
+        (section["name"], entry)
+        for section in found["sections"]
+        for entry in section["measurements"]
+        if all(entry[key] for key in numbers)
+    ]
+
+
+def bests(found: dict) -> list[tuple[str, list[dict]]]:
+    """(section, the measurements of the best variant, one a baseline) of each case, in order.
+
+    The best is the one that the summary shows, for other cases the one that stands best against its
+    strongest baseline. A section that shows none in the summary has another purpose than speed.
+    """
+    variants: dict[tuple, dict[str, list[dict]]] = {}
+    for section, entry in timed(found):
+        case = variants.setdefault((section, entry["case"]), {})
+        case.setdefault(entry["variant"], []).append(entry)
+    shown = {section for section, entry in timed(found) if entry["headline"]}
+
+    def standing(entries: list[dict]) -> tuple:
+        return any(entry["headline"] for entry in entries), min(e["ratio"] for e in entries)
+
+    return [
+        (section, max(case.values(), key=standing))
+        for (section, _), case in variants.items() if section in shown
+    ]

@@ -29,6 +29,7 @@ class Row:
     lesson: str = ""
     checks: list[dict] = field(default_factory=list)
     measurements: list[dict] = field(default_factory=list)
+    data: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -254,6 +255,8 @@ class _Follow:
             self._row.checks.append(_payload(event))
         elif kind == "measurement":
             self._row.measurements.append(_payload(event))
+        elif kind == "data":
+            self._row.data[event["name"]] = event["value"]
         elif kind == "headline":
             for measurement in self._row.measurements:
                 measurement["headline"] = measurement == _payload(event)
