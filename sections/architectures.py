@@ -8,10 +8,8 @@ suits a chip, and how much shared memory it has room for.
 """
 
 import copy
-from concurrent.futures import ThreadPoolExecutor
 
 from sections.common import codegen
-from sections.common.build import build
 from sections.common.device import EXAMPLE_GPUS, SHARED_BYTES, capability, preset, select
 from sections.common.ladder import describe
 from sections.common.measure import Work
@@ -44,6 +42,18 @@ def best_schedule(arch: str) -> dict:
     return preset(LADDERS, arch)[preset(BEST_STEP, arch)].schedule
 
 
+def shown(arch: str) -> dict:
+    """The arguments of the code that is read for an architecture."""
+    return {**sizes(SIZE, SIZE, SIZE), **best_schedule(arch)}
+
+
+def shape_here(page) -> tuple[int, int, int]:
+    """M, N and K of what is run here."""
+    if not page.device.is_gpu:
+        return 100, 130, 70
+    return (SIZE // 2 if page.quick else SIZE,) * 3
+
+
 SAME = best_schedule("sm_80")  # it fits every architecture's shared memory
 
 
@@ -52,20 +62,21 @@ def run(page):
     page.say(f"""The kernel is section gemm's, unchanged (sections/gemm.py). Here is the CUDA that
     is generated from it for {case(SIZE, SIZE, SIZE)} and each architecture, with the schedule that
     gemm takes for it.""")
-    with ThreadPoolExecutor(2) as pool:  # nvcc runs while the next architecture is lowered
-        codes, registers = {}, {}
-        for arch in SHOWN:
-            page.progress(f"generating CUDA for {arch}")
-            codes[arch] = codegen.generate(gemm, arch, **sizes(SIZE, SIZE, SIZE),
-                                           **best_schedule(arch))
-            if arch in FIRSTS or arch == page.device.arch:
-                registers[arch] = pool.submit(codegen.resources, codes[arch])
-        registers = {arch: found.result() for arch, found in registers.items()}
+    paths = (paths_here if page.device.is_gpu else paths_rehearsed)(page)
+    shape = shape_here(page)
+    measured = [arch for arch in SHOWN if arch in FIRSTS or arch == page.device.arch]
+    kernels = page.build(
+        [(with_settings(settings), {**sizes(*shape), **schedule}, device)
+         for device, _, settings, schedule in paths],
+        read=[(gemm, shown(arch), arch) for arch in measured],
+    )
+    codes = {arch: codegen.generate(gemm, arch, **shown(arch)) for arch in SHOWN}
+    registers = {arch: codegen.resources(codes[arch]) for arch in measured}
     side_by_side(page, codes, registers)
     what_became_of_it(page, codes)
     what_fits_where(page, codes)
 
-    rows = run_here(page) if page.device.is_gpu else rehearse(page)
+    rows = try_paths(page, paths, kernels, shape)
     conclude(page, rows)
     page.try_this("""python -m sections.gemm --device cpu --arch sm_80, then sm_75: the same ladder,
     with the landmarks of an A100 and of a T4.""")
@@ -132,63 +143,47 @@ def what_fits_where(page, codes: dict) -> None:
     page.table(["schedule", "needs", *codes], rows, right=("needs",))
 
 
-def rehearse(page) -> list:
-    """Run the schedule that fits everywhere, and this architecture's best, on the CPU."""
-    shape = (100, 130, 70)
+def paths_rehearsed(page) -> list[tuple]:
+    """The schedule that fits everywhere, and this architecture's best, for the CPU."""
     best = best_schedule(page.device.arch)
     schedules = [SAME] if best == SAME else [SAME, best]
-    kernels = page.build((gemm, {**sizes(*shape), **schedule}) for schedule in schedules)
-    A, B = inputs(page, *shape)
-    for kernel in kernels:
-        page.check(case(*shape), kernel, (A, B), reference(A, B), reduction=shape[2])
-    return []
+    return [(page.device, "", {}, schedule) for schedule in schedules]
 
 
 # On a GPU
 
 
-def run_here(page) -> list[tuple]:
-    """Run the older code paths on this GPU, too: the same schedule on each, then the GPU's best.
+def paths_here(page) -> list[tuple]:
+    """The code paths that run on this GPU: the same schedule on each, then the GPU's best.
 
-    Returns (architecture, what is new, measurement) in that order.
+    (device, what is new, settings, schedule) in that order.
     """
-    size = (SIZE // 2 if page.quick else SIZE,) * 3
     own = page.device.gpu_arch
-    jobs = [(arch, new, settings, SAME) for arch, settings, new in PATHS
-            if arch == own or capability(arch) < min(capability(own), 90)]  # sm_90a: own chips only
+    paths = [(arch, new, settings, SAME) for arch, settings, new in PATHS  # sm_90a: own chips only
+             if arch == own or capability(arch) < min(capability(own), 90)]
     if best_schedule(own) != SAME:
-        jobs.append((own, "its best schedule", {}, best_schedule(own)))
-    kernels = build_for(page, jobs, sizes(*size))
-    A, B = inputs(page, *size)
+        paths.append((own, "its best schedule", {}, best_schedule(own)))
+    return [(select("cuda", arch), *rest) for arch, *rest in paths]
+
+
+def try_paths(page, paths: list[tuple], kernels: list, shape: tuple) -> list[tuple]:
+    """Check every path and, on a GPU, time it; (architecture, what is new, measurement) each."""
+    A, B = inputs(page, *shape)
     expected = reference(A, B)
     rows = []
-    for (arch, new, _, schedule), kernel in zip(jobs, kernels, strict=True):
-        if isinstance(kernel, BaseException):
-            page.fail(f"{arch} code, {new}: did not compile: {kernel}")
-        elif page.check(case(*size), kernel, (A, B), expected, reduction=size[2]):
+    for (device, new, _, schedule), kernel in zip(paths, kernels, strict=True):
+        passed = page.check(case(*shape), kernel, (A, B), expected, reduction=shape[2])
+        if passed and page.device.is_gpu:
             (measurement,) = page.measure(
-                case(*size), f"{arch} code, {new}: {describe(schedule)}", kernel, (A, B),
+                case(*shape), f"{device.arch} code, {new}: {describe(schedule)}", kernel, (A, B),
                 {"cuBLAS (torch.matmul)": lambda: A @ B},
-                Work(flops=2 * size[0] * size[1] * size[2]), rounds=3,
+                Work(flops=2 * shape[0] * shape[1] * shape[2]), rounds=3,
             )
-            rows.append((arch, new, measurement))
-    timed_table(page, rows)
+            rows.append((device.arch, new, measurement))
     if rows:
+        timed_table(page, rows)
         page.headline(rows[-1][2])
     return rows
-
-
-def build_for(page, jobs: list[tuple], arguments: dict) -> list:
-    """Compile (architecture, ..., settings, schedule) jobs for this GPU, all at once."""
-    by_arch = {}
-    for arch, _, settings, schedule in jobs:
-        job = (with_settings(settings), {**arguments, **schedule})
-        by_arch.setdefault(arch, []).append(job)
-    page.progress(f"compiling {len(jobs)} kernels for {', '.join(by_arch)}")
-    with ThreadPoolExecutor(len(by_arch)) as pool:
-        built = pool.map(lambda arch: build(select("cuda", arch), by_arch[arch]), by_arch)
-        results = {arch: iter(kernels) for arch, kernels in zip(by_arch, built, strict=True)}
-    return [next(results[arch]) for arch, *_ in jobs]
 
 
 def with_settings(settings: dict):

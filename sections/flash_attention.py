@@ -275,7 +275,7 @@ def run(page):
     # All together, in parallel; below they are ready.
     page.build(jobs + [(flash_attention, {**causal.arguments, **step.schedule})
                        for step in possible],
-               ask_nvcc=(flash_attention, {**shown.arguments, **possible[-1].schedule}))
+               read=[(flash_attention, {**shown.arguments, **possible[-1].schedule})])
     kernels = dict(zip((*AWKWARD, *others), page.build(jobs), strict=True))
     for case in AWKWARD:
         check(page, case, kernels[case])

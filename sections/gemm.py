@@ -177,7 +177,7 @@ def run(page):
         jobs.append({**sizes(*(2 * side for side in size)), **schedule})
     # All together, in parallel; below they are ready.
     page.build([(gemm, job) for job in jobs + awkward],
-               ask_nvcc=(gemm, {**sizes(*(size if gpu else [SHOWN] * 3)), **schedule}))
+               read=[(gemm, {**sizes(*(size if gpu else [SHOWN] * 3)), **schedule})])
 
     check_awkward(page, awkward)
     rungs = climb(page, gemm, ladder, problem(page, *size))

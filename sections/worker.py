@@ -122,6 +122,8 @@ class Worker:
         else:
             self.device = Device("rehearsal", "sm_90a", SHARED_BYTES["sm_90a"])
         self.emit({"event": "ready"})
+        if self.device.is_gpu and self.job["ahead"]:
+            self.compile_ahead()
         for name in self.job["sections"]:
             if self.section(name):
                 return
@@ -184,6 +186,29 @@ class Worker:
         return {}
 
     # Sections
+
+    def compile_ahead(self) -> None:
+        """On many cores compile all sections' kernels in one go; the runner does without if this
+        process does not survive it."""
+        from sections.common.ahead import compile_ahead, worthwhile
+
+        names = self.job["sections"]
+        if not worthwhile(self.device, names):
+            return
+        self.emit({"event": "ahead"})
+        environment = dict(os.environ)
+        try:
+            done = compile_ahead(
+                self.device, [f"{self.course.package}.{name}" for name in names],
+                self.job["quick"], lambda text: self.emit({"event": "progress", "text": text}),
+            )
+        finally:
+            if os.getpid() != self._pid:  # a child that a section forked has come back
+                os._exit(0)
+        self.restore(environment)
+        if self.context_lost():
+            raise SystemExit("the CUDA context was lost")
+        print(f"\n{done}")
 
     def section(self, name: str) -> bool:
         """Run one section, whatever it does; True when this process can run no more of them."""

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -174,16 +175,9 @@ class Standing(Device):
 def standing(monkeypatch):
     """The section's GPU part on a GPU that is not there, timings made up: page and jobs."""
     def run(own, arch=None, failing=None):
-        jobs = []
-
-        def build(page, wanted, arguments):
-            jobs.extend(wanted)
-            return [Kernel(gemm, {**arguments, **schedule}, arch, lambda A, B: A @ B, 0.0)
-                    for arch, _, _, schedule in wanted]
-
         device = Standing("arch" if arch else "gpu", arch or own, SHARED_BYTES[own],
                           gpu="NVIDIA Standing", gpu_arch=own)
-        monkeypatch.setattr(architectures, "build_for", build)
+        monkeypatch.setattr(architectures, "select", lambda mode, arch: replace(device, arch=arch))
         monkeypatch.setattr(architectures, "SIZE", 64)
         times = iter(range(100, 0, -10))
         monkeypatch.setattr(
@@ -194,8 +188,12 @@ def standing(monkeypatch):
         told = []
         page = MutatedPage(device, mutate=failing, emit=told.append)
         page.events = told
-        architectures.conclude(page, architectures.run_here(page))
-        return page, jobs
+        paths = architectures.paths_here(page)
+        kernels = [Kernel(gemm, {**sizes(64, 64, 64), **schedule}, where.arch,
+                          lambda A, B: A @ B, 0.0) for where, _, _, schedule in paths]
+        rows = architectures.try_paths(page, paths, kernels, architectures.shape_here(page))
+        architectures.conclude(page, rows)
+        return page, [(where.arch, *rest) for where, *rest in paths]
     return run
 
 

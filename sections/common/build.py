@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -48,58 +49,76 @@ def seconds_spent() -> float:
 
 
 def build(
-    device: Device, jobs: Sequence[tuple], progress: Callable[[int, int], None] | None = None
+    device: Device,
+    jobs: Sequence[tuple],
+    progress: Callable[[int, int], None] | None = None,
+    read: Sequence[tuple] = (),
 ) -> list[Kernel | BaseException]:
-    """Compile (jit, arguments) pairs: each one's kernel or the exception that stopped it, in order.
+    """Compile jobs in parallel: each one's kernel or the exception that stopped it, in order.
 
-    Jobs that come to the same program are compiled once in a process. `progress` is called with
-    the numbers of jobs done and of all jobs as they end. Shared memory is not checked here: a
-    kernel over the device's limit compiles and fails at launch.
+    jobs      (jit, arguments), or (jit, arguments, another device) where that is not `device`
+    progress  called with the numbers of jobs done and of all jobs as they end
+    read      (jit, arguments), or (jit, arguments, an architecture), whose CUDA will be read and
+              whose registers will be asked for: got ready meanwhile
+
+    Jobs that come to the same program are compiled once in a process. Shared memory is not checked
+    here: a kernel over the device's limit compiles and fails at launch.
     """
     global _seconds
     start = time.perf_counter()
     try:
-        return _build(device, list(jobs), progress or (lambda done, total: None))
+        return _build(device, list(jobs), progress or (lambda done, total: None), read)
     finally:
         _seconds += time.perf_counter() - start
 
 
-def _build(device: Device, jobs: list, progress: Callable) -> list:
+def _build(device: Device, jobs: list, progress: Callable, read: Sequence[tuple]) -> list:
     if not device.is_gpu:
         rehearsal.install()
     results: list = [None] * len(jobs)
-    programs, waiting = {}, {}  # by key: the program to compile, and the jobs that wait for it
+    waiting, futures = {}, {}  # by key the jobs that wait for it; by future the key it compiles
 
     def end(numbers: list[int], outcome) -> None:
         for number in numbers:
+            jit, arguments, *other = jobs[number]
+            arch = (other[0] if other else device).arch
             failed = isinstance(outcome, BaseException)
-            results[number] = outcome if failed else Kernel(*jobs[number], device.arch, *outcome)
+            results[number] = outcome if failed else Kernel(jit, arguments, arch, *outcome)
         progress(sum(result is not None for result in results), len(jobs))
 
-    for number, (jit, arguments) in enumerate(jobs):
-        try:
-            program = codegen.trace(jit, device.target, arguments)
-            key = program.key(str(device.target))
-        except Exception as error:
-            end([number], error)
-            continue
-        programs[key] = program
-        waiting.setdefault(key, []).append(number)
-
-    new = [key for key in programs if key not in _compiled]
-    pool = ThreadPoolExecutor(max(1, min(len(new), cores())), "build")
+    pool = ThreadPoolExecutor(cores(), "build")
     try:
-        futures = {pool.submit(_compile, programs[key], device): key for key in new}
-        for key in programs.keys() - set(new):
+        for number, (jit, arguments, *other) in enumerate(jobs):
+            where = other[0] if other else device
+            try:
+                program = codegen.trace(jit, where.target, arguments)
+                key = program.key(str(where.target))
+            except Exception as error:
+                end([number], error)
+                continue
+            if key not in waiting and key not in _compiled:
+                futures[pool.submit(_compile, program, where)] = key
+            waiting.setdefault(key, []).append(number)
+        for jit, arguments, *arch in read:
+            pool.submit(_get_ready, jit, arguments, arch[0] if arch else device.arch)
+        for key in waiting.keys() & _compiled.keys():
             end(waiting[key], _compiled[key])
         for future in as_completed(futures):
             key, error = futures[future], future.exception()
             if error is None:
                 _compiled[key] = future.result()
             end(waiting[key], error or _compiled[key])
-    finally:
+    except BaseException:  # an interruption: what has not begun is left
         pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
     return results
+
+
+def _get_ready(jit, arguments: dict, arch: str) -> None:
+    """Generate code and ask nvcc about it; who reads it then will find it, or the error."""
+    with suppress(Exception):
+        codegen.resources(codegen.generate(jit, arch, **arguments))
 
 
 def _compile(program: codegen.Program, device: Device) -> tuple[Callable, float]:

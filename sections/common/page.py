@@ -11,7 +11,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from sections.common.device import Device
@@ -104,26 +103,23 @@ class Page:
                              f"{known or 'no values to change'}")
         return {**defaults, **self.overrides}
 
-    def build(self, jobs: Sequence[tuple], ask_nvcc: tuple | None = None) -> list:
+    def build(self, jobs: Sequence[tuple], read: Sequence[tuple] = ()) -> list:
         """Compile (kernel, arguments) pairs in parallel; each one's kernel, or its exception.
 
-        ask_nvcc  a pair whose `resources` will be asked for: nvcc is at that meanwhile
+        read  (kernel, arguments) or (kernel, arguments, architecture): what the page will ask for
+              the `code` and `resources` of, got ready meanwhile
+
+        See `build.build`. A section names all it needs in its first call: on many cores the
+        kernels of all sections are compiled before the first one begins (`sections.common.ahead`).
         """
         from sections.common.build import build
-        from sections.common.codegen import generate, resources
 
-        def ask(kernel, arguments: dict) -> None:
-            with suppress(Exception):  # `resources` will tell
-                resources(generate(kernel, self.device.arch, **arguments))
-
-        with ThreadPoolExecutor(1) as pool:
-            if ask_nvcc:
-                pool.submit(ask, *ask_nvcc)
-            return build(
-                self.device,
-                list(jobs),
-                lambda done, total: self.progress(f"compiling, {done} of {total} kernels done"),
-            )
+        return build(
+            self.device,
+            list(jobs),
+            lambda done, total: self.progress(f"compiling, {done} of {total} kernels done"),
+            list(read),
+        )
 
     def call(self, kernel, inputs: Sequence):
         """Run a kernel once."""

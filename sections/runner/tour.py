@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from sections.course import Course
 from sections.runner.arguments import Options
 from sections.runner.environment import Probe
+from sections.runner.install import Outcome
 from sections.runner.link import Ended, Worker
 from sections.runner.screen import Screen
 
@@ -34,7 +35,10 @@ class Row:
 
 @dataclass
 class Record:
-    """Everything a tour found out."""
+    """Everything a tour found out.
+
+    probe  what was found by the first worker that could run sections, or by the last that could not
+    """
 
     rows: list[Row]
     probe: Probe | None = None
@@ -56,7 +60,7 @@ class Tour:
     """One run of a course.
 
     begin       called with the Probe once the first worker is ready; prints what the machine is
-    make_usable called with the Probe when TileLang is not usable; returns whether to try again
+    make_usable called once, with the Probe, when TileLang is not usable; tells how that ended
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class Tour:
         environment: dict[str, str],
         screen: Screen,
         begin: Callable[[Probe], None] = lambda probe: None,
-        make_usable: Callable[[Probe], bool] = lambda probe: False,
+        make_usable: Callable[[Probe], Outcome] = Outcome,
     ):
         self.course = course
         self.options = options
@@ -77,7 +81,8 @@ class Tour:
         self.record = Record([Row(name) for name in options.names])
         self._folder = tempfile.mkdtemp(prefix="tilelang-tour-")
         self._follow: _Follow | None = None
-        self._mended = False
+        self._begun = self._mended = False
+        self._ahead = True  # the first worker may compile all kernels before the first section
 
     def run(self) -> Record:
         """Run all sections; the record is true also after an interruption."""
@@ -117,24 +122,32 @@ class Tour:
             return []
         self._follow = follow = _Follow(self, worker)
         try:
-            first = self.record.probe is None or not self.record.probe.usable
             usable = follow.start_up()
-            if first:
+            if not self._begun:
                 self.record.probe = follow.probe
             if not usable:
                 follow.worker.stop()
-                mendable = first and follow.heard and not self._mended
-                if mendable and self.make_usable(follow.probe):
-                    self._mended = True
-                    return left
-                self.not_run(follow.cause)
-                return []
-            if first:
+                return self._mend(follow.probe, left)
+            if not self._begun:
+                self._begun = True
                 self.begin(follow.probe)
+            self._ahead = False
             return follow.sections(left)
         finally:
             follow.worker.stop()
             self.record.compile_seconds += follow.compile_seconds
+
+    def _mend(self, probe: Probe, left: list[str]) -> list[str]:
+        """Have TileLang made usable, once; returns the sections to run then."""
+        outcome = Outcome(probe)
+        if probe.culprit != "start" and not self._begun and not self._mended:
+            self._mended = True
+            outcome = self.make_usable(probe)
+            self.record.probe = outcome.probe
+        if outcome.usable:
+            return left
+        self.not_run(outcome.cause)
+        return []
 
     def _worker(self, names: list[str]) -> Worker:
         os.makedirs(self._folder, exist_ok=True)  # a section may have removed it
@@ -151,6 +164,7 @@ class Tour:
             "device": self.options.device,
             "arch": self.options.arch,
             "quick": self.options.quick,
+            "ahead": self._ahead,
             "ceilings": self.record.ceilings,
         }
 
@@ -177,38 +191,29 @@ class _Follow:
         self._doing = "starting"
         self._since = time.monotonic()
         self._printed = 0
-        self.heard = False  # whether the worker told anything at all
-        self._ending = ""  # how it ended before it could run sections
         self._progressed = False  # whether any section was begun: else a new worker would not help
+        self._ahead = False  # whether all sections' kernels were being compiled before the first
 
     # Before the first section
 
     def start_up(self) -> bool:
         """Follow the worker until it can run sections; False when it cannot."""
         self._begin("looking at this machine")
-        while not self.probe.ready and not self._ending:
+        while not self.probe.ready:
             item = self._next()
             if isinstance(item, str):
                 self.probe.output = (self.probe.output + item)[-20_000:]
             elif isinstance(item, Ended):
-                self._ending = item.sentence
                 self.probe.died = None if self.probe.error else item.how
+                break
             elif item:
-                self.heard = True
                 self.probe.ready = item["event"] == "ready"
                 self.probe.see(item)
                 self._doing = f"looking at this machine: {item.get('step', '')}"
             if time.monotonic() - self._since > START_SECONDS:
-                self._ending = self.probe.died = f"no answer within {START_SECONDS:.0f} s"
+                self.probe.died = f"no answer within {START_SECONDS:.0f} s"
+                break
         return self.probe.usable
-
-    @property
-    def cause(self) -> str:
-        """Why this worker could not run sections, in one line."""
-        if self.heard:
-            return self.probe.cause
-        last = self.probe.output.strip().splitlines()[-1:]
-        return ": ".join(["no section can be run", self._ending, *last])
 
     # Sections
 
@@ -234,6 +239,9 @@ class _Follow:
         """This worker runs no more sections: returns the ones for another, unless that is vain."""
         if self._row:
             self._close(left, status, f"{why} while {self._doing}")
+        elif self._ahead and not self._progressed:
+            self.tour.screen.line(f"compiling everything first did not work ({why} while "
+                                  f"{self._doing}): each section compiles its own")
         elif not self._progressed:
             self.tour.not_run(f"{why} before it began a section")
             return []
@@ -241,7 +249,10 @@ class _Follow:
 
     def _event(self, event: dict, left: list[str]) -> None:
         kind = event["event"]
-        if kind == "section_start":
+        if kind == "ahead":
+            self._ahead = True
+            self._begin("compiling ahead")
+        elif kind == "section_start":
             self._row = self.tour.row(event["name"])
             self._progressed = True
             self._begin("running")
