@@ -1,0 +1,285 @@
+"""Faults injected into the tour's own sections, through the real command on a terminal.
+
+A copy of the tour gets the fault as a few lines of text: most strike at a section's first check,
+when its kernels have been compiled, others make a kernel compute wrongly. Behind the faulty section
+runs a healthy one. tests/test_runner.py has more faults, and their places, on the fake course.
+"""
+
+import os
+import re
+import shutil
+import sys
+import termios
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from sections import ORDER
+from tests.command import ROOT, Home, Terminal, screen, statuses
+from tests.test_results import CHECK, ENVIRONMENT, SECTION, TOP, read
+
+PATIENCE = 300.0  # seconds after which a tour counts as hung
+
+STRIKE = """def run(page):
+    def injected(*arguments, **bounds):
+        page.check = untouched
+        {}
+        return untouched(*arguments, **bounds)
+
+    untouched, page.check = page.check, injected
+"""
+ILLEGAL = '''"""Reads far outside, unguarded."""
+
+import tilelang
+import tilelang.language as T
+import torch
+
+
+@tilelang.jit(pass_configs={"tl.disable_safe_memory_legalize": True})
+def wild(A):
+    """B[i] = A[i + 2^40]. A: (N,) float32."""
+    N = T.const("N")
+    A: T.Tensor[[N], T.float32]
+    B = T.empty((N,), T.float32)
+    with T.Kernel(1, threads=32):
+        for i in T.Parallel(N):
+            B[i] = A[T.cast(i, "int64") + T.int64(1 << 40)]
+    return B
+
+
+def strike():
+    wild(torch.empty(64, device="cuda"))
+    torch.cuda.synchronize()
+'''
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is injected, and what the section's row must say.
+
+    code    the statement that strikes, empty where a kernel is changed instead
+    note    a pattern that the row's note holds
+    """
+
+    code: str
+    status: str
+    note: str = "^$"
+
+
+# In this order: each falls on a section in which it is cheap, for the runs of every day.
+FAULTS = {
+    "raise": Fault("raise RuntimeError('on purpose')", "FAIL", "^RuntimeError: on purpose"),
+    "abort": Fault("__import__('os').abort()", "CRASH", "killed by SIGABRT"),
+    "segfault": Fault("__import__('ctypes').string_at(0)", "CRASH", "killed by SIGSEGV"),
+    "NaN": Fault("", "FAIL", "check .*elements wrong.*: nan, expected"),
+    "no UTF-8": Fault(r"__import__('os').write(1, b'\xff\xfe\x80 \xe2\x98' * 100)", "PASS"),
+    "hang": Fault("__import__('time').sleep(1000)", "TIMEOUT", r"over the limit of .*--timeout"),
+    "wrong result": Fault("", "FAIL", "check .*elements wrong"),
+    "SystemExit": Fault("raise SystemExit(0)", "FAIL", "^SystemExit: 0"),
+    "10 MB of output": Fault("print(('x' * 99 + '\\n') * 100_000, end='')", "PASS"),
+    "a child left behind": Fault("__import__('subprocess').Popen(['sleep', '1000'], "
+                                 "start_new_session=True)", "PASS"),
+}
+ON_A_GPU = {
+    "illegal memory access": Fault("__import__('sections.wild').wild.strike()", "FAIL",
+                                   "the CUDA context was lost: .*illegal memory access"),
+    "out of memory": Fault("import torch; keep = [torch.empty(1 << 30, device='cuda', "
+                           "dtype=torch.uint8) for _ in range(10_000)]", "FAIL",
+                           "OutOfMemoryError: CUDA out of memory"),
+}
+# A line of each section's kernel: (module, as it is, slightly wrong, NaN).
+PRODUCT = ("            T.copy(B[k * block_K, bx * block_N], B_shared)\n"
+           "            T.gemm(A_shared, B_shared, C_local, policy=policy)\n")
+PRODUCTS = (PRODUCT, PRODUCT.replace("bx *", "0 *"),
+            PRODUCT + "            T.fill(C_local, float('nan'))\n")
+KERNELS = {
+    "vector_add": ("vector_add", "            A_local[i] += B_local[i]\n",
+                   "            A_local[i] += 1.01 * B_local[i]\n",
+                   "            A_local[i] += T.cast(T.sqrt(T.float32(-1)), dtype)\n"),
+    "gemm": ("gemm", *PRODUCTS),
+    "fused_epilogue": ("fused_epilogue", *PRODUCTS),
+    "softmax": ("softmax", "        T.reduce_sum(x, total)\n",
+                "        T.reduce_sum(x, total)\n        total[0] *= 1.01\n",
+                "        T.fill(total, float('nan'))\n"),
+    "flash_attention": ("flash_attention", "            T.copy(scores, weights)\n",
+                        "            T.copy(scores, weights)\n            T.fill(weights, 1)\n",
+                        "            T.fill(weights, float('nan'))\n"),
+    "autotune": ("gemm", *PRODUCTS),
+    "debugging": ("debugging", "            T.copy(A[by * block_M, k * block_K], A_shared)\n",
+                  "            T.copy(A[0 * block_M, k * block_K], A_shared)\n",
+                  "            T.fill(A_shared, float('nan'))\n"),
+    "architectures": ("gemm", *PRODUCTS),
+}
+EVERY = [(fault, section) for fault in FAULTS for section in ORDER]
+SOME = [(fault, ORDER[number % len(ORDER)]) for number, fault in enumerate(FAULTS)]
+
+
+def neighbour_of(section: str) -> str:
+    """The healthy section that runs behind a faulty one."""
+    return "gemm" if section == "vector_add" else "vector_add"
+
+
+@dataclass(frozen=True)
+class Copy(Home):
+    """A copy of the tour in a test's folder, and its command."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        paths = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+        return super().environment | paths | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+    def command(self, *arguments: str, python: tuple[str, ...] = ()) -> list[str]:
+        """The real command of the copy."""
+        return [sys.executable, *python, str(self.folder / "tour" / "tilelang_tour.py"), *arguments]
+
+    def file(self, module: str):
+        return self.folder / "tour" / "sections" / f"{module}.py"
+
+    def change(self, module: str, old: str, new: str) -> None:
+        """Replace a text that stands in a module just once."""
+        text = self.file(module).read_text()
+        assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {module}"
+        self.file(module).write_text(text.replace(old, new))
+
+    def inject(self, name: str, section: str) -> Fault:
+        """Put a fault into a section."""
+        fault = (FAULTS | ON_A_GPU)[name]
+        if fault.code:
+            self.change(section, "def run(page):\n", STRIKE.format(fault.code))
+        else:
+            module, line, wrong, nan = KERNELS[section]
+            self.change(module, line, nan if name == "NaN" else wrong)
+        return fault
+
+    def tell_in_order(self, *names: str) -> None:
+        """Make these the last sections of the tour, in this order."""
+        order = [*(name for name in ORDER if name not in names), *names]
+        self.file("__init__").write_text(f"ORDER = {tuple(order)!r}\n")
+
+
+@pytest.fixture
+def tour(tmp_path):
+    """A fresh copy of the tour; no process may outlive the test."""
+    (tmp_path / "tour").mkdir()
+    shutil.copy(ROOT / "tilelang_tour.py", tmp_path / "tour")
+    shutil.copytree(ROOT / "sections", tmp_path / "tour" / "sections",
+                    ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "tour" / "sections" / "wild.py").write_text(ILLEGAL)
+    tour = Copy(tmp_path)
+    yield tour
+    tour.clean_up()
+
+
+def run(tour: Copy, *names: str, timeout: float = PATIENCE, device: str = "cpu"):
+    """Run sections in this order; returns (exit code, the results file, what the screen shows).
+
+    Whatever happened: no process is left, the terminal is as it was, the results file is valid.
+    """
+    tour.tell_in_order(*names)
+    path = tour.folder / "results.json"
+    terminal = Terminal(tour, "--quick", "--device", device, "--only", ",".join(names),
+                        "--no-install", "--timeout", f"{timeout:g}", "--results", str(path))
+    beside = os.dup(terminal._master)  # outlives the reading
+    before = termios.tcgetattr(beside)
+    watchdog = threading.Timer(PATIENCE, terminal.process.kill)
+    watchdog.start()
+    try:
+        code = terminal.read_to_the_end()
+    finally:
+        watchdog.cancel()
+    after = termios.tcgetattr(beside)
+    os.close(beside)
+    text = terminal.output.decode("utf-8", "replace")
+    shown = screen(terminal.output)
+
+    assert tour.all_gone()
+    assert after == before, "the terminal's mode"
+    assert set(re.findall(r"\x1b\[?[\d;?]*.", text)) <= {"\x1b[2K"}, "escapes are the live line's"
+    assert shown[-1] == "" and re.match(r"\d+ passed, \d+ failed", shown[-2]), shown[-10:]
+    assert not [line for line in shown if re.search(r"^\w+: .* \(\d+ s\)$", line)], "a live line"
+    assert "Traceback" not in text
+    results = read(path.read_text())
+    assert set(results) >= TOP and set(results["environment"]) >= ENVIRONMENT
+    assert results["exit_code"] == code and results["schema"] == 1
+    for section in results["sections"]:
+        assert set(section) >= SECTION
+        assert all(set(check) >= CHECK for check in section["checks"])
+    told = {section["name"]: section["status"] for section in results["sections"]}
+    assert told == statuses("\n".join(shown)) and list(told) == list(names)
+    return code, {section["name"]: section for section in results["sections"]}, shown
+
+
+def verdict(row: dict) -> tuple:
+    """What must be the same whatever ran before: status, note and every check."""
+    return row["status"], row["note"], row["checks"]
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    """The rows of both neighbours where nothing is wrong; their kernels are then in the cache."""
+    known = {}
+
+    def rows(tour: Copy, names: tuple, device: str = "cpu") -> dict[str, dict]:
+        left = [name for name in names if (name, device) not in known]
+        if left:
+            code, found, _ = run(tour, *left, device=device)
+            assert code == 0
+            known.update({(name, device): row for name, row in found.items()})
+        return {name: known[name, device] for name in names}
+
+    return rows
+
+
+def one_fault(tour: Copy, healthy, name: str, section: str, device: str = "cpu") -> None:
+    """Inject a fault into a section: its row tells, the neighbour's is as if nothing had been."""
+    neighbour = neighbour_of(section)
+    rows = healthy(tour, ("vector_add", "gemm"), device)
+    fault = tour.inject(name, section)
+    limit = max(10, 4 * rows[neighbour]["seconds"]) if fault.status == "TIMEOUT" else PATIENCE
+    code, found, shown = run(tour, section, neighbour, timeout=limit, device=device)
+    row = found[section]
+    assert row["status"] == fault.status, row["note"]
+    assert re.search(fault.note, row["note"]), row["note"]
+    assert verdict(found[neighbour]) == verdict(rows[neighbour])
+    assert code == (0 if fault.status == "PASS" else 1)
+    assert len("\n".join(shown)) < 1_000_000
+    if fault.status == "PASS":
+        assert row["checks"] and row["lesson"]
+
+
+@pytest.mark.parametrize("fault, section", SOME)
+def test_a_fault_in_a_real_section_costs_one_row(tour, healthy, fault, section):
+    one_fault(tour, healthy, fault, section)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault, section", [pair for pair in EVERY if pair not in SOME])
+def test_a_fault_in_any_real_section_costs_one_row(tour, healthy, fault, section):
+    one_fault(tour, healthy, fault, section)
+
+
+@pytest.mark.gpu
+def test_faults_of_a_gpu_cost_a_row_each(tour):
+    """Both in one tour: an illegal access costs the worker too, the memory is given back."""
+    faults = {"softmax": tour.inject("illegal memory access", "softmax"),
+              "debugging": tour.inject("out of memory", "debugging")}
+    code, found, _ = run(tour, *faults, "vector_add", device="cuda")
+    assert code == 1
+    for section, fault in faults.items():
+        assert found[section]["status"] == "FAIL"
+        assert re.search(fault.note, found[section]["note"]), found[section]["note"]
+    assert found["vector_add"]["status"] == "PASS" and found["vector_add"]["measurements"]
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("section", ORDER)
+@pytest.mark.parametrize("fault", ON_A_GPU)
+def test_a_fault_of_a_gpu_in_any_section_costs_one_row(tour, healthy, fault, section):
+    one_fault(tour, healthy, fault, section, device="cuda")
+
+
+def test_every_fault_and_every_section_is_in_the_runs_of_every_day():
+    assert {fault for fault, _ in SOME} == set(FAULTS)
+    assert {section for _, section in SOME} == set(ORDER) == set(KERNELS)
