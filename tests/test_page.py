@@ -74,6 +74,7 @@ def test_a_measurement_has_all_that_the_results_need(told, monkeypatch):
     from sections.common import measure
 
     page = Page(GPU, emit=told.append, ceilings={"copy_GBps": 4000.0, "matmul_TFLOPs": 800.0})
+    monkeypatch.setattr(measure, "copy_of", lambda bytes_moved: torch.ones_like)
     monkeypatch.setattr(measure, "time_ms", lambda function, budget=20.0, graph=False:
                         2.0 if function is base else 1.0)
     base = torch.ones
@@ -89,6 +90,10 @@ def test_a_measurement_has_all_that_the_results_need(told, monkeypatch):
     assert told[-1] == entry
     page.headline(entry)
     assert told[-1] == {**entry, "event": "headline"}
+    both = page.measure("c", "v", double, (x,), {"torch": torch.zeros, "copy ceiling": None},
+                        Work(bytes_moved=8), rivals={"by hand": base})
+    assert [entry["baseline"] for entry in both] == ["torch", "copy ceiling"]
+    assert all(entry["rivals"] == {"by hand": {"ms": 2.0, "ratio": 2.0}} for entry in both)
 
 
 def test_torch_compile_may_fail_or_hang(page, monkeypatch, capsys):

@@ -161,12 +161,14 @@ class Page:
         self._print(f"FAILED  {problem}")
 
     def measure(self, case: str, variant: str, kernel, inputs: Sequence, baselines: dict, work,
-                rounds: int = 5) -> list[dict]:
+                rounds: int = 5, rivals: dict | None = None) -> list[dict]:
         """Time a checked kernel in turn with its baselines; one measurement a baseline, in order.
 
         case, variant  what was computed and by which schedule
         baselines      {name: function without arguments}; "copy ceiling" needs no function: None
         work           measure.Work of one call
+        rivals         other kernels of the tour, as baselines are given; timed in the same turns,
+                       they stand in each measurement: "rivals": {name: {"ms": ..., "ratio": ...}}
         """
         from sections.common import measure
 
@@ -180,8 +182,9 @@ class Page:
             for name, function in baselines.items()
         }
         ms, against = measure.alternate(
-            lambda: kernel(*inputs), functions, 3 if self.quick else rounds
+            lambda: kernel(*inputs), {**functions, **(rivals or {})}, 3 if self.quick else rounds
         )
+        beside = {name: against.pop(name) for name in rivals or {}}
         value, unit = work.rate(ms)
         ceiling = self.ceilings()["matmul_TFLOPs" if work.flops else "copy_GBps"]
         measurements = [
@@ -202,6 +205,9 @@ class Page:
             for name, versus in against.items()
         ]
         for measurement in measurements:
+            if beside:
+                measurement["rivals"] = {name: {"ms": versus.baseline_ms, "ratio": versus.ratio}
+                                         for name, versus in beside.items()}
             self.emit(measurement)
         return measurements
 
