@@ -1,31 +1,38 @@
 """sections/common/device.py: modes and limits, the facts of GPUs stubbed."""
 
+import importlib
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from sections import ORDER
 from sections.common.device import (
     ARCHITECTURES,
+    EXAMPLE_MEMORY,
     SHARED_BYTES,
     DeviceError,
     arch_name,
+    capability,
     full_arch,
     preset,
     select,
 )
+from sections.common.page import Page
 
 
 @pytest.fixture
 def gpu_of(monkeypatch):
-    """Make torch see a GPU of a name, a capability and shared memory."""
-    def see(name, major, minor, shared_kb, memory_gb=16):
+    """Make torch see a GPU of a name, a capability, shared memory and free memory."""
+    def see(name, major, minor, shared_kb, free_gb=15.0):
         facts = SimpleNamespace(
             name=name, major=major, minor=minor, shared_memory_per_block_optin=shared_kb * 1024,
-            multi_processor_count=40, total_memory=int(memory_gb * 1e9),
+            multi_processor_count=40, total_memory=int(200e9),
         )
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: facts)
+        monkeypatch.setattr(torch.cuda, "mem_get_info",
+                            lambda index: (int(free_gb * 1e9), facts.total_memory))
     return see
 
 
@@ -84,6 +91,73 @@ def test_unknown_and_newer_capabilities_get_the_nearest_presets(gpu_of):
     assert device.preset({"sm_75": 1, "sm_90a": 2, "sm_100a": 3, "sm_120a": 4}) == 3
 
 
+def tables():
+    """Every table by architecture that a section has, by name."""
+    for name in ORDER:
+        module = importlib.import_module(f"sections.{name}")
+        for key, value in vars(module).items():
+            if isinstance(value, dict) and "sm_75" in value:
+                yield f"{name}.{key}", value
+
+
+@pytest.mark.parametrize("major, minor, shared_kb", [
+    (8, 7, 163), (10, 3, 227), (11, 0, 227), (12, 1, 99), (13, 0, 99), (20, 5, 99),
+])
+def test_no_section_needs_to_know_a_capability(gpu_of, major, minor, shared_kb):
+    """What it takes is made for an older architecture with no more shared memory."""
+    gpu_of("a GPU that nobody knows", major, minor, shared_kb)
+    device = select("auto")
+    known = [arch for arch in ARCHITECTURES if capability(arch) < capability(device.arch)]
+    assert (device.mode, device.shared_bytes) == ("gpu", shared_kb * 1024)
+    assert SHARED_BYTES[known[-1]] <= device.shared_bytes
+    named = dict(tables())
+    assert len(named) >= 6
+    for name, table in named.items():
+        assert device.preset(table) == preset(table, known[-1]), name
+
+
+def test_memory_is_what_other_processes_leave(gpu_of):
+    gpu_of("Tesla T4", 7, 5, 64, free_gb=3.5)
+    assert select("auto").memory_bytes == 3.5e9
+    gpu_of("NVIDIA H200", 9, 0, 227, free_gb=140)
+    assert select("auto").memory_bytes == 140e9
+    assert select("auto", "sm_75").memory_bytes == 15e9, "a T4's sizes with a T4's code"
+    gpu_of("NVIDIA H200", 9, 0, 227, free_gb=2)
+    assert select("auto", "sm_75").memory_bytes == 2e9
+    assert EXAMPLE_MEMORY.keys() == {arch for arch in ARCHITECTURES if not arch.endswith("a")}
+
+
+def test_a_gpu_that_is_full_to_the_brim(gpu_of, monkeypatch):
+    def full(index):
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported later")
+
+    gpu_of("Tesla T4", 7, 5, 64)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", full)
+    with pytest.raises(DeviceError) as refused:
+        select("auto")
+    assert str(refused.value) == (
+        "Tesla T4 cannot be used: CUDA error: out of memory; needed: a GPU with free memory; "
+        "type: nvidia-smi, to see which processes fill it")
+
+
+@pytest.mark.parametrize("free_gb", [15.0, 6.0, 2.0])
+def test_every_section_s_sizes_fit_the_free_memory(gpu_of, free_gb):
+    """Counted: the largest tensors that a section holds at once, its reference's among them."""
+    from sections import flash_attention, fused_epilogue, gemm, softmax, vector_add
+
+    gpu_of("Tesla T4", 7, 5, 64, free_gb)
+    page = Page(select("auto"))
+    half = free_gb * 1e9 / 2
+    assert 1 << 24 <= vector_add.largest(page) <= half / (4 * 4)  # A, B, C, C of torch, float32
+    for M, N in softmax.shapes_here(page):  # X, Y, torch's Y in float16; X and Y in float32
+        assert 1 << 24 <= M * N <= half / (3 * 2 + 2 * 4)
+    for case in flash_attention.cases(page):  # scores and weights of the three operations
+        assert 3 * case.score_bytes + 8 * case.output_bytes <= half
+    for M, N, K in fused_epilogue.shapes_here(page):  # in float32, too; four results
+        assert 6 * (M * K + K * N) + 6 * 4 * M * N <= half
+    assert not gemm.goes_larger(page)
+
+
 def test_presets():
     table = {"sm_75": "turing", "sm_80": "ampere", "sm_90a": "hopper"}
     found = [preset(table, arch) for arch in ARCHITECTURES]
@@ -108,3 +182,12 @@ def test_the_limit_is_the_gpus_own(gpu):
     assert gpu.shared_bytes == facts.shared_memory_per_block_optin
     if gpu.arch in SHARED_BYTES:
         assert gpu.shared_bytes == SHARED_BYTES[gpu.arch]
+    assert 0 < gpu.memory_bytes <= facts.total_memory
+
+
+@pytest.mark.gpu
+def test_the_memory_is_what_is_free_on_a_gpu(gpu):
+    torch.cuda.empty_cache()
+    before = select("cuda").memory_bytes
+    held = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    assert before - 1.5 * held.nbytes < select("cuda").memory_bytes < before - held.nbytes / 2

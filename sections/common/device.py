@@ -23,6 +23,9 @@ EXAMPLE_GPUS = {
     "sm_100a": "B200",
     "sm_120a": "RTX 50",
 }
+# Memory, in bytes, of the first GPU named above: another GPU's code path keeps to it. From sm_90a
+# on code is tied to its own chips.
+EXAMPLE_MEMORY = {"sm_75": 15e9, "sm_80": 40e9, "sm_86": 24e9, "sm_89": 24e9}
 ARCHITECTURES = tuple(SHARED_BYTES)
 REHEARSAL_ARCH = "sm_90a"  # the cheapest to lower, and the one with the most to see
 
@@ -73,7 +76,9 @@ class Device:
     shared_bytes  shared memory one block may use there, in bytes
     gpu           the GPU's name, None in rehearsal
     gpu_arch      the GPU's own architecture, None in rehearsal
-    multiprocessors, memory_bytes   of the GPU, 0 in rehearsal
+    multiprocessors  of the GPU, 0 in rehearsal
+    memory_bytes  GPU memory that was free when the device was chosen, which other processes leave;
+                  with another GPU's code path no more than that GPU has; 0 in rehearsal
     """
 
     mode: str
@@ -148,9 +153,9 @@ def select(device: str = "auto", arch: str | None = None) -> Device:
             f"needed: the rehearsal to read it; "
             f"type: python tilelang_tour.py --device cpu --arch {target}"
         )
-    limit = facts.shared_memory_per_block_optin
+    limit, memory = facts.shared_memory_per_block_optin, free_memory(facts.name)
     if target != own:
-        limit = min(limit, SHARED_BYTES[target])
+        limit, memory = min(limit, SHARED_BYTES[target]), min(memory, int(EXAMPLE_MEMORY[target]))
     return Device(
         mode="gpu" if target == own else "arch",
         arch=target,
@@ -158,5 +163,22 @@ def select(device: str = "auto", arch: str | None = None) -> Device:
         gpu=facts.name,
         gpu_arch=own,
         multiprocessors=facts.multi_processor_count,
-        memory_bytes=facts.total_memory,
+        memory_bytes=memory,
     )
+
+
+def free_memory(gpu: str) -> int:
+    """Bytes of GPU memory that are free now, this process' own CUDA context not among them.
+
+    Raises DeviceError where not even a context can be made: other processes fill the memory.
+    """
+    import torch
+
+    try:
+        return torch.cuda.mem_get_info(0)[0]
+    except RuntimeError as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)[:60]
+        raise DeviceError(
+            f"{gpu} cannot be used: {reason}; needed: a GPU with free memory; "
+            "type: nvidia-smi, to see which processes fill it"
+        ) from None
