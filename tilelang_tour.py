@@ -2,6 +2,7 @@
 
     python tilelang_tour.py                    the whole tour
     python tilelang_tour.py --only gemm        some of it
+    python tilelang_tour.py --exercise list    exercises, to work on yourself
     python tilelang_tour.py --help             the other options
 
 arguments > environment > install > sections > summary > quick reference
@@ -47,8 +48,11 @@ def main(arguments: list[str] | None = None, course: Course | None = None) -> in
         screen.line(render())
         return 0
     from sections.runner.conduct import conduct
+    from sections.runner.exercise import exercise
 
     try:
+        if options.exercise:
+            return exercise(options, screen)
         return conduct(course, options, screen)
     except KeyboardInterrupt:  # before the first section or after the last
         screen.line("interrupted")

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+import types
 import warnings
 from contextlib import suppress
 
@@ -100,6 +101,15 @@ def keep(name: str, text: str) -> str:
     except OSError:
         return ""
     return f" (whole text: {path})"
+
+
+def learners(path: str) -> types.ModuleType:
+    """The module in a learner's file; no bytecode is left beside it."""
+    module = types.ModuleType(os.path.splitext(os.path.basename(path))[0])
+    module.__file__ = path
+    with open(path, "rb") as file:
+        exec(compile(file.read(), path, "exec"), module.__dict__)
+    return module
 
 
 class Worker:
@@ -244,7 +254,9 @@ class Worker:
     def attempt(self, name: str, page: Page) -> tuple[str, str, str]:
         """Import and run a section: its status, a note, and all that was said of an error."""
         try:
-            importlib.import_module(f"{self.course.package}.{name}").run(page)
+            module = importlib.import_module(f"{self.course.package}.{name}")
+            page.yours = learners(self.job["learner"]) if self.job.get("learner") else module
+            module.run(page)
         except Skip as reason:
             return "SKIP", one_line(str(reason)), ""
         except BaseException as error:  # SystemExit and KeyboardInterrupt from inside, too

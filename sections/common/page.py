@@ -31,6 +31,7 @@ class Page:
     quick      fewer rows and smaller sizes, the same checks
     overrides  values that replace those of the section's default schedule
     emit       receives events (dicts) for the runner: check, measurement, progress, ...
+    yours      the module whose kernels are run; in an exercise the learner's file
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Page:
         self.quick = quick
         self.overrides = overrides or {}
         self.emit = emit
+        self.yours = None
         self.failures: list[str] = []
         self.lesson_text = ""
         self._ceilings = ceilings if ceilings is not None else {}

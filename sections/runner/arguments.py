@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from sections.common.device import ARCHITECTURES, full_arch
 from sections.course import Course
+from sections.exercises import ORDER as EXERCISES
+from sections.exercises import hints, source
 
 
 class UsageError(Exception):
@@ -16,7 +18,11 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    """A checked command line."""
+    """A checked command line.
+
+    hint     which hint of the exercise is asked for; 0 where none is
+    learner  the file in which a learner works on the exercise that is to be checked
+    """
 
     names: tuple[str, ...]
     list: bool = False
@@ -28,6 +34,9 @@ class Options:
     results: str | None = None
     timeout: float = 600.0
     install: bool = True
+    exercise: str | None = None
+    hint: int = 0
+    learner: str | None = None
 
 
 class _Parser(argparse.ArgumentParser):
@@ -64,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
     add("--timeout", type=float, default=600.0, metavar="SECONDS",
         help="limit for one section (default: 600)")
     add("--no-install", action="store_true", help="never call pip")
+    add("--exercise", nargs="+", metavar=("NAME", "hint"), help="make a file to work on, then "
+        "check it; NAME hint for a hint; list names the exercises")
     return options
 
 
@@ -72,6 +83,7 @@ def parse(arguments: list[str], course: Course) -> Options:
     found = parser().parse_args(arguments)
     if not (0 < found.timeout < float("inf")):
         raise UsageError(f"--timeout {found.timeout:g}: needs seconds above 0, such as 600")
+    exercise, hint = _exercise(found)
     return Options(
         names=select_names(course.order, found.only, found.skip),
         list=found.list,
@@ -83,6 +95,8 @@ def parse(arguments: list[str], course: Course) -> Options:
         results=writable(found.results),
         timeout=found.timeout,
         install=not found.no_install,
+        exercise=exercise,
+        hint=hint,
     )
 
 
@@ -106,6 +120,35 @@ def _names(order: tuple[str, ...], option: str, parts: list[str]) -> set[str]:
         raise UsageError(f"{option} {','.join(unknown)}: no such section; {hint}"
                          f"the sections are: {', '.join(order)}")
     return names
+
+
+WITH_EXERCISE = {"exercise", "quick", "device", "arch", "timeout", "no_install"}
+
+
+def _exercise(found: argparse.Namespace) -> tuple[str | None, int]:
+    """The exercise that is asked for ("list" for their list) and the number of a hint, or 0."""
+    if found.exercise is None:
+        return None, 0
+    given = vars(found).items()
+    beside = [f"--{option.replace('_', '-')}" for option, value in given
+              if option not in WITH_EXERCISE and value not in (None, False)]
+    if beside:
+        raise UsageError(f"--exercise does not go with {', '.join(beside)}")
+    name, *words = (word.strip().lower() for word in found.exercise)
+    if name not in (*EXERCISES, "list"):
+        near = difflib.get_close_matches(name, (*EXERCISES, "list"), 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"--exercise {name}: no such exercise; {hint}"
+                         f"the exercises are: {', '.join(EXERCISES)}; list describes them")
+    if not words:
+        return name, 0
+    number = "".join(words[1:]) or "1"
+    if name == "list" or words[0] != "hint" or not number.isdecimal():
+        raise UsageError(f"--exercise {' '.join(found.exercise)}: not understood; after an "
+                         "exercise's name may stand: hint, or hint 2")
+    if not 1 <= int(number) <= (most := len(hints(source(name)))):
+        raise UsageError(f"--exercise {name} hint {number}: there are hints 1 to {most}")
+    return name, int(number)
 
 
 def _arch(name: str | None) -> str | None:

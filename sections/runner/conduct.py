@@ -1,6 +1,7 @@
 """A whole tour: look at the machine, make TileLang usable, run the sections, sum up."""
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from sections.course import Course
@@ -15,13 +16,23 @@ from sections.runner.screen import Screen
 from sections.runner.tour import Record, Tour
 
 
-def conduct(course: Course, options: Options, screen: Screen) -> int:
-    """Run the tour that `options` asks for; returns its exit code."""
+def conduct(
+    course: Course,
+    options: Options,
+    screen: Screen,
+    verdict: Callable[[Record], str] | None = None,
+) -> int:
+    """Run the tour that `options` asks for; returns its exit code.
+
+    verdict  what is said at the end of an exercise, in place of a summary
+    """
+    told = "1 exercise" if options.learner else \
+        f"{len(options.names)} section{'s' if len(options.names) > 1 else ''}"
     with ThreadPoolExecutor(1) as pool:
         facts = pool.submit(machine_facts)  # while the worker imports torch
 
         def begin(probe: Probe) -> None:
-            screen.line(heading(probe, facts.result(), len(options.names)))
+            screen.line(heading(probe, facts.result(), told))
             if course.needs_tilelang:
                 for problem in problems(facts.result(), probe):
                     screen.line(f"note: {problem}")
@@ -37,6 +48,9 @@ def conduct(course: Course, options: Options, screen: Screen) -> int:
         if options.check:
             return check(tour, facts.result(), screen)
         record = tour.run()
+        if verdict:
+            screen.line(verdict(record))
+            return record.exit_code
         written = end(record, facts.result(), options, screen, reference(course, record))
     return record.exit_code if written else record.exit_code or 1
 
@@ -57,11 +71,11 @@ def reference(course: Course, record: Record) -> str:
     return render()
 
 
-def heading(probe: Probe, facts: dict, sections: int) -> str:
-    """What runs where: mode, GPU, architecture, versions."""
+def heading(probe: Probe, facts: dict, what: str) -> str:
+    """What runs ("8 sections") and where: mode, GPU, architecture, versions."""
     fact = probe.fact
     if not fact("device", "mode"):  # a course that needs no device
-        return f"{sections} section{'s' if sections > 1 else ''}"
+        return what
     arch, shared = fact("device", "arch"), (fact("device", "shared_bytes") or 0) // 1024
     where = f"{fact('device', 'gpu')} ({fact('device', 'gpu_arch')}, " \
             f"{fact('device', 'multiprocessors')} SMs)"
@@ -78,7 +92,7 @@ def heading(probe: Probe, facts: dict, sections: int) -> str:
     if facts["driver"]:
         versions.append(f"driver {facts['driver']}")
     versions.append(f"nvcc {facts['nvcc_version']}" if facts["nvcc_version"] else "no nvcc")
-    return f"{first}\n{', '.join(versions)}; {sections} section{'s' if sections > 1 else ''}"
+    return f"{first}\n{', '.join(versions)}; {what}"
 
 
 def end(record: Record, facts: dict, options: Options, screen: Screen, reference: str) -> bool:

@@ -165,6 +165,7 @@ class Tour:
             "arch": self.options.arch,
             "quick": self.options.quick,
             "ahead": self._ahead,
+            "learner": self.options.learner,
             "ceilings": self.record.ceilings,
         }
 
