@@ -48,11 +48,14 @@ def main(arguments: list[str] | None = None, course: Course | None = None) -> in
         screen.line(render())
         return 0
     from sections.runner.conduct import conduct
+    from sections.runner.retell import retell
     from sections.runner.exercise import exercise
 
     try:
         if options.exercise:
             return exercise(options, screen)
+        if options.source:
+            return retell(options, screen)
         return conduct(course, options, screen)
     except KeyboardInterrupt:  # before the first section or after the last
         screen.line("interrupted")

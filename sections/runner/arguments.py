@@ -34,6 +34,9 @@ class Options:
     results: str | None = None
     timeout: float = 600.0
     install: bool = True
+    pictures: str | None = None
+    compare: tuple[str, dict] | None = None
+    source: tuple[str, dict] | None = None
     exercise: str | None = None
     hint: int = 0
     learner: str | None = None
@@ -73,6 +76,10 @@ def parser() -> argparse.ArgumentParser:
     add("--timeout", type=float, default=600.0, metavar="SECONDS",
         help="limit for one section (default: 600)")
     add("--no-install", action="store_true", help="never call pip")
+    add("--pictures", metavar="FOLDER", help="draw the run into this folder, as PNG and as SVG")
+    add("--compare", metavar="FILE", help="hold the run against another results file; reference "
+        "stands for the run on an H200 that comes with the tour")
+    add("--from", metavar="FILE", help="read this results file instead of running")
     add("--exercise", nargs="+", metavar=("NAME", "hint"), help="make a file to work on, then "
         "check it; NAME hint for a hint; list names the exercises")
     return options
@@ -95,6 +102,9 @@ def parse(arguments: list[str], course: Course) -> Options:
         results=writable(found.results),
         timeout=found.timeout,
         install=not found.no_install,
+        pictures=_folder(found.pictures),
+        compare=_results("--compare", found.compare),
+        source=_source(found),
         exercise=exercise,
         hint=hint,
     )
@@ -149,6 +159,48 @@ def _exercise(found: argparse.Namespace) -> tuple[str | None, int]:
     if not 1 <= int(number) <= (most := len(hints(source(name)))):
         raise UsageError(f"--exercise {name} hint {number}: there are hints 1 to {most}")
     return name, int(number)
+
+
+def _folder(path: str | None) -> str | None:
+    """The pictures' folder, made absolute, if it is there or can be made."""
+    if path is None:
+        return None
+    path = existing = os.path.abspath(os.path.expanduser(path))
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"--pictures {path}: {existing} is no folder that can be written; "
+                         "name one that can, such as pictures")
+    return path
+
+
+def _source(found: argparse.Namespace) -> tuple[str, dict] | None:
+    """What --from names; it runs nothing, so no option of a run goes with it."""
+    source = vars(found)["from"]
+    if source is None:
+        return None
+    given = {**vars(found), "device": found.device != "auto", "timeout": found.timeout != 600.0}
+    beside = [f"--{option.replace('_', '-')}" for option, value in given.items()
+              if option not in ("from", "pictures", "compare") and value not in (None, False)]
+    if beside:
+        raise UsageError(f"--from reads a file and runs nothing: leave out {', '.join(beside)}")
+    return _results("--from", source)
+
+
+def _results(option: str, path: str | None) -> tuple[str, dict] | None:
+    """A results file: what it was called, and what it holds."""
+    from sections.runner import results
+
+    if path is None:
+        return None
+    file = results.REFERENCE if path == "reference" else os.path.expanduser(path)
+    try:
+        return path, results.read(file)
+    except OSError as error:
+        raise UsageError(f"{option} {file}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise UsageError(f"{option} {file} is no results file of the tour: {error}; "
+                         "needed: a file that --results FILE has written") from None
 
 
 def _arch(name: str | None) -> str | None:

@@ -12,6 +12,7 @@ from sections.runner.environment import LEFT_OUT, Probe, machine_facts, neutrali
 from sections.runner.install import make_usable
 from sections.runner.problems import problems
 from sections.runner.quick_reference import render
+from sections.runner.retell import announce, look
 from sections.runner.screen import Screen
 from sections.runner.tour import Record, Tour
 
@@ -47,6 +48,7 @@ def conduct(
         tour = Tour(course, options, neutralised(os.environ), screen, begin, mend)
         if options.check:
             return check(tour, facts.result(), screen)
+        announce(options, screen)
         record = tour.run()
         if verdict:
             screen.line(verdict(record))
@@ -96,9 +98,9 @@ def heading(probe: Probe, facts: dict, what: str) -> str:
 
 
 def end(record: Record, facts: dict, options: Options, screen: Screen, reference: str) -> bool:
-    """Print the summary and the reference, write the results, print the verdict last.
+    """Print the summary and the reference, write results and pictures, print the verdict last.
 
-    Returns whether the results that were asked for could be written.
+    Returns whether the files that were asked for could be written.
     """
     probe = record.probe or Probe()
     screen.line()
@@ -107,14 +109,16 @@ def end(record: Record, facts: dict, options: Options, screen: Screen, reference
         screen.line(line)
     if reference:
         screen.line(f"\n{reference}\n")
+    found = results.as_dict(record, environment(probe, facts))
     written = True
     if options.results:
         try:
-            results.write(options.results, results.as_dict(record, environment(probe, facts)))
+            results.write(options.results, found)
             screen.line(f"results: {options.results}")
         except OSError as error:
             screen.line(f"--results {options.results} could not be written: {error}")
             written = False
+    written = look(found, options, screen) and written
     screen.line(summary.verdict(record))
     return written
 

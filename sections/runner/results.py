@@ -9,6 +9,8 @@ from contextlib import suppress
 from sections.runner.tour import Record, Row
 
 SCHEMA = 1
+REFERENCE = os.path.join(  # a run on an H200
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "reference", "h200.json")
 ENVIRONMENT_KEYS = ("gpu", "arch", "driver", "torch", "tilelang", "python", "nvcc")
 CEILING_KEYS = ("copy_GBps", "matmul_TFLOPs")
 CHECK_KEYS = ("case", "rel_error", "bound", "passed")
