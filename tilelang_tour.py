@@ -48,8 +48,8 @@ def main(arguments: list[str] | None = None, course: Course | None = None) -> in
         screen.line(render())
         return 0
     from sections.runner.conduct import conduct
-    from sections.runner.retell import retell
     from sections.runner.exercise import exercise
+    from sections.runner.retell import retell
 
     try:
         if options.exercise:

@@ -1,4 +1,4 @@
-"""What is made of a run's results afterwards: pictures, a comparison, a summary read from a file."""
+"""What is made of a run afterwards: pictures, a comparison, a summary read from its file."""
 
 from sections.runner import pictures, results, summary
 from sections.runner.arguments import Options
