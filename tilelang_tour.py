@@ -14,7 +14,13 @@ import sys
 if sys.version_info < (3, 10):  # noqa: UP036 - the one line that older Pythons must understand
     sys.exit("Python " + sys.version.split()[0] + " found; the tour needs 3.10 or newer.")
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, HERE)
+
+import sections  # noqa: E402, F401
+
+# From now on this folder comes last: a random.py or a torch.py beside the tour hides no module.
+sys.path[:] = [path for path in sys.path if os.path.realpath(path or ".") != HERE] + [HERE]
 
 from sections.course import Course  # noqa: E402
 from sections.runner import arguments as command_line  # noqa: E402

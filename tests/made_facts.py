@@ -92,6 +92,7 @@ def probe(until: str = "kernel", mode: str = "rehearsal", arch: str = "sm_90a", 
         "kernel": {"seconds": 1.1},
     }
     found = Probe()
+    found.see({"event": "step_started", "step": "torch"})
     for step, known in steps.items():
         if until == "nothing":
             break

@@ -72,7 +72,11 @@ def test_a_probe_is_usable_when_all_steps_are_done():
             failing(probe("torch"), "DeviceError: no GPU"),
             "there is no device to run on: no GPU",
         ),
-        (Probe(), "torch cannot be imported: no word from the worker"),
+        (
+            Probe(died="killed by SIGKILL", output="one\nno memory left\n"),
+            "no section can be run, their process did not come up: killed by SIGKILL: "
+            "no memory left",
+        ),
     ],
 )
 def test_the_last_step_seen_names_the_culprit(found, cause):
@@ -291,6 +295,20 @@ def test_a_device_that_was_refused():
     problem = obstacle(facts(), failing(probe("torch"), f"DeviceError: {refused}"))
     assert problem.blocks
     assert str(problem) == refused
+
+
+def test_a_worker_that_never_spoke_says_nothing_about_torch():
+    found = Probe(died="ended with code 1", output="ModuleNotFoundError: No module named 'x'\n")
+    problem = obstacle(facts(), found)
+    assert problem.blocks
+    assert str(problem) == (
+        f"{found.cause}; needed: a Python that can import the tour's own files; type: python -c "
+        f"'import sys; sys.path.append('\"'\"'{installed.ROOT}'\"'\"'); import sections.worker'"
+    )
+    screen = report(facts(), found, problems(facts(), found)).splitlines()
+    assert "torch      2.13.0+cpu, not tried" in screen and "kernel     not tried" in screen
+    assert "cannot be imported" not in " ".join(screen)
+    assert screen[-2].startswith("mode       none: no section can be run, their process did not")
 
 
 def test_a_local_file_that_hides_a_package(monkeypatch):

@@ -382,6 +382,25 @@ def test_a_pip_that_hangs_is_stopped_and_waiting_is_shown(shop, monkeypatch):
     assert outcome.diagnosis.startswith("pip was not done after 1 s and was stopped; needed: ")
 
 
+@pytest.mark.parametrize("code, cause", [
+    (WORKS, ""), (ABORTS, "tilelang cannot be imported: killed by SIGABRT"),
+])
+def test_what_a_stopped_pip_has_left_behind_is_tried(code, cause, shop, monkeypatch):
+    wheels = [shop.offer_tilelang("0.1.15", code), shop.wheel("apache-tvm-ffi", "0.1.12")]
+    stand_in_pip(
+        shop,
+        f"import pathlib, time, zipfile\n"
+        f"for wheel in {list(map(str, wheels))}:\n"
+        f"    zipfile.ZipFile(wheel).extractall(pathlib.Path(__file__).parents[1])\n"
+        f"time.sleep(60)",
+    )
+    monkeypatch.setattr(install, "LIMIT", 3)
+    outcome = shop.make_usable()
+    assert (outcome.usable, outcome.cause) == (not cause, cause)
+    said = shop.lines[-1]
+    assert said == ("TileLang can be used all the same." if outcome.usable else outcome.diagnosis)
+
+
 def test_downloads_are_shown_in_short():
     line = (
         "  Downloading tilelang-0.1.15-cp39-abi3-manylinux_2_27_x86_64"

@@ -332,6 +332,8 @@ def test_an_import_that_aborts_whatever_is_installed(small):
     assert typed.ended_before_a_section(aborts)
     results = json.loads((small.home / "results.json").read_text())
     assert results["exit_code"] == 1
+    found = [results["environment"][name] for name in ("torch", "tilelang")]
+    assert found == [TORCH, "9.0"], "what is there after the last step"
     assert [(row["name"], row["status"]) for row in results["sections"]] == [
         ("vector_add", "NOT RUN")
     ]
@@ -553,7 +555,7 @@ def test_no_pip_then_ensurepip(machine):
         f"Installing the tested version: pip install tilelang=={TESTED}",
         f"  Successfully installed apache-tvm-ffi-0.1.12 tilelang-{TESTED}",
     )
-    assert typed.code == 1
+    assert typed.ended_before_a_section("tilelang cannot be imported: killed by SIGABRT")
 
 
 def without_pip(machine) -> dict[str, str]:
@@ -706,6 +708,23 @@ def test_a_file_in_the_current_folder_hides_nothing(healthy):
     assert "problems   none" in checked.lines and "PYTHONPATH" not in checked.text
 
 
+@pytest.mark.parametrize("program", [None, "notebook"])
+def test_files_beside_the_tour_hide_nothing(healthy, program):
+    """Not even Python's own modules, of which the tour needs these before it can say a word."""
+    folder = healthy.copy_tour()
+    for name in ("argparse", "random", "tempfile", "json", "dataclasses", "numpy", "torch",
+                 "tilelang", "tabulate"):
+        (folder / f"{name}.py").write_text(f"raise SystemExit('not the {name} that is meant')")
+    if program:
+        program = healthy.home / "cell.py"
+        program.write_text(
+            f"import sys; sys.path.insert(0, {str(folder)!r})\n"
+            f"import tilelang_tour; raise SystemExit(tilelang_tour.main({list(SHORT)}))"
+        )
+    typed = healthy.run(*SHORT, program=program)
+    assert typed.passed and "is taken from" not in typed.text, typed.text
+
+
 def test_an_editable_install_hides_nothing(healthy):
     """Its files lie outside the folder of packages, where its metadata says so."""
     source = healthy.folder / "source"
@@ -720,13 +739,16 @@ def test_an_editable_install_hides_nothing(healthy):
 
 def hide(machine, place: str, module: str = "tilelang") -> tuple[Path, dict[str, str]]:
     """Put a file in a package's way; returns it and the variables that make it do so."""
-    folder = machine.copy_tour() if place == "beside the tour" else machine.folder / "other"
-    folder.mkdir(exist_ok=True)
+    folder = machine.folder / "other"
+    folder.mkdir()
     (folder / f"{module}.py").write_text("import os; os.abort()")
-    return folder / f"{module}.py", {"PYTHONPATH": str(folder)} if place == "PYTHONPATH" else {}
+    if place == "PYTHONPATH":
+        return folder / f"{module}.py", {"PYTHONPATH": str(folder)}
+    machine.at_start(f"import sys; sys.path.insert(0, {str(folder)!r})")
+    return folder / f"{module}.py", {}
 
 
-@pytest.mark.parametrize("place", ["PYTHONPATH", "beside the tour"])
+@pytest.mark.parametrize("place", ["PYTHONPATH", "sitecustomize"])
 def test_a_file_that_hides_tilelang(small, place):
     small.have("apache-tvm-ffi", "0.1.12")
     small.have("tilelang", TESTED)
@@ -749,7 +771,7 @@ def test_a_file_that_hides_what_tilelang_needs(machine, module):
     """No pip: it would get torch anew for nothing."""
     machine.have_torch(SMALL_TORCH)
     machine.have_pip(MARKS)
-    file, _ = hide(machine, "beside the tour", module)
+    file, _ = hide(machine, "sitecustomize", module)
     file.write_text("raise AttributeError('not what you want')")
     typed = machine.run(*SHORT)
     assert typed.lines[0].startswith(
@@ -804,7 +826,7 @@ def failing_tilelang(machine) -> str:
 
 
 def hidden_tilelang(machine) -> str:
-    file, _ = hide(machine, "beside the tour")
+    file, _ = hide(machine, "sitecustomize")
     return (
         "importing tilelang ends the process (killed by SIGABRT), usually the fault of "
         f"apache-tvm-ffi, here not installed, but tilelang is taken from {file}, which belongs to "

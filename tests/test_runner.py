@@ -16,6 +16,8 @@ from sections.course import Course
 from sections.runner import link
 from sections.runner import tour as tour_module
 from sections.runner.arguments import Options
+from sections.runner.environment import Probe
+from sections.runner.install import Outcome
 from sections.runner.screen import Screen
 from sections.runner.tour import Record, Tour
 from tests.command import (
@@ -28,6 +30,7 @@ from tests.command import (
 )
 from tests.fake_course import ORDER
 from tests.fake_tour import FakeCourse
+from tests.made_facts import failing, probe
 
 HEALTHY = ("passes", "passes_too", "passes_last")
 FAULTS = {
@@ -207,6 +210,7 @@ def put_on_path(folder: Path, **modules: str) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
+DID_NOT_COME_UP = "no section can be run, their process did not come up"
 ONLY_IN_A_WORKER = "import os\nif 'TILELANG_TOUR_RUN' in os.environ: "
 
 
@@ -230,8 +234,8 @@ def test_a_worker_that_cannot_start_ends_the_tour_with_one_line(home, tmp_path):
     assert result.returncode == 1
     assert statuses(result.stdout) == dict.fromkeys(names, "NOT RUN")
     assert result.stdout.count("this Python is broken") == 1
-    assert ("\npasses, slow, passes_too: NOT RUN: no section can be run: the process was killed by "
-            "SIGABRT: this Python is broken\n") in result.stdout
+    cause = f"{DID_NOT_COME_UP}: killed by SIGABRT: this Python is broken"
+    assert f"\npasses, slow, passes_too: NOT RUN: {cause}\n" in result.stdout
 
 
 def test_a_worker_that_never_spoke_is_no_reason_to_install(home, tmp_path, monkeypatch, capsys):
@@ -239,9 +243,9 @@ def test_a_worker_that_never_spoke_is_no_reason_to_install(home, tmp_path, monke
     variables = put_on_path(tmp_path, sitecustomize=ONLY_IN_A_WORKER + "os._exit(7)")
     asked = []
     record = run_tour(home, "passes", variables=variables, course=Course("tests.fake_course"),
-                      make_usable=lambda probe: asked.append(probe) or True)
+                      make_usable=asked.append)
     assert rows(record) == {"passes": "NOT RUN"}
-    assert record.rows[0].note == "no section can be run: the process ended with code 7"
+    assert record.rows[0].note == f"{DID_NOT_COME_UP}: ended with code 7"
     assert (len(asked), len(started)) == (0, 1)
 
 
@@ -252,7 +256,7 @@ def test_a_second_worker_that_cannot_start_ends_the_tour(home, tmp_path, monkeyp
     record = run_tour(home, "aborts", "passes", "passes_too",
                       variables=put_on_path(tmp_path, sitecustomize=dies))
     assert rows(record) == {"aborts": "CRASH", "passes": "NOT RUN", "passes_too": "NOT RUN"}
-    assert record.rows[2].note == "no section can be run: the process ended with code 9"
+    assert record.rows[2].note == f"{DID_NOT_COME_UP}: ended with code 9"
     assert len(started) == 2
 
 
@@ -269,11 +273,24 @@ def test_what_ends_a_probe_is_told_and_mended_once(
     asked = []
     record = run_tour(home, "passes", course=Course("tests.fake_course"),
                       variables=put_on_path(tmp_path, torch=source),
-                      make_usable=lambda probe: asked.append(probe) or True)
+                      make_usable=lambda probe: asked.append(probe) or Outcome(Probe(ready=True)))
     assert [(probe.culprit, probe.error, probe.died) for probe in asked] == [("torch", error, died)]
     assert record.rows[0].status == "NOT RUN" and (error or died) in record.rows[0].note
     assert record.exit_code == 1
     assert len(started) == 2
+
+
+@pytest.mark.parametrize("restart, note", [
+    (False, "tilelang cannot be imported: killed by SIGABRT"), (True, "torch was replaced"),
+])
+def test_what_an_install_left_behind_is_what_the_summary_tells(
+    restart, note, home, tmp_path, capsys
+):
+    after = failing(probe("device"), died="killed by SIGABRT")
+    record = run_tour(home, "passes", course=Course("tests.fake_course"),
+                      variables=put_on_path(tmp_path, torch="raise ImportError('no torch here')"),
+                      make_usable=lambda probe: Outcome(after, None, "torch was replaced", restart))
+    assert (record.rows[0].note, record.probe) == (note, after)
 
 
 def test_a_process_that_cannot_be_started_at_all_is_told(home, monkeypatch, capsys):
@@ -335,6 +352,33 @@ def test_a_worker_that_never_begins_a_section_is_not_replaced(home, monkeypatch,
     record = run_tour(home, "passes", "slow", timeout=0.2)
     assert rows(record) == {"passes": "NOT RUN", "slow": "NOT RUN"}
     assert "over the limit of 0.2 s (--timeout) before it began a section" in record.rows[1].note
+
+
+@pytest.mark.parametrize("timeout, ending, why", [
+    (60.0, [tour_module.Ended(-11)], "the process was killed by SIGSEGV"),
+    (0.2, [], "over the limit of 0.2 s"),
+])
+def test_a_worker_lost_while_compiling_ahead_is_replaced_by_one_that_does_not(
+    home, monkeypatch, capsys, timeout, ending, why
+):
+    ahead = [{"event": "ahead"}, {"event": "progress", "text": "compiling, 3 of 9 kernels done"}]
+    asked = []
+    job = Tour._job
+    monkeypatch.setattr(Tour, "_job", lambda self, names: asked.append(job(self, names)))
+    first = {"event": "section_start", "name": "passes"}
+    workers = [Scripted([{"event": "ready"}, *ahead], ending),
+               Scripted([{"event": "ready"}, first, end("passes"), {"event": "done"}])]
+
+    def start(self, names):
+        self._job(names)
+        return workers.pop(0)
+
+    monkeypatch.setattr(Tour, "_worker", start)
+    assert rows(run_tour(home, "passes", timeout=timeout)) == {"passes": "PASS"}
+    assert [job["ahead"] for job in asked] == [True, False]
+    told = capsys.readouterr().out
+    assert f"compiling everything first did not work ({why}" in told
+    assert "while compiling, 3 of 9 kernels done): each section compiles its own" in told
 
 
 def test_a_lost_context_costs_the_worker(home, monkeypatch, capsys):

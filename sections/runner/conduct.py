@@ -9,7 +9,7 @@ from sections.runner import results, summary
 from sections.runner.arguments import Options
 from sections.runner.check import report
 from sections.runner.environment import LEFT_OUT, Probe, machine_facts, neutralised
-from sections.runner.install import make_usable
+from sections.runner.install import Outcome, make_usable
 from sections.runner.problems import problems
 from sections.runner.quick_reference import render
 from sections.runner.retell import announce, look
@@ -41,9 +41,14 @@ def conduct(
                     if variable.endswith(LEFT_OUT):
                         screen.line(f"note: {variable}")
 
-        def mend(probe: Probe) -> bool:
-            outcome = make_usable(facts.result(), probe, tour.probe, screen.line, options.install)
-            return outcome.usable
+        def mend(probe: Probe) -> Outcome:
+            nonlocal facts
+            try:
+                return make_usable(
+                    facts.result(), probe, tour.probe, screen.line, options.install
+                )
+            finally:
+                facts = pool.submit(machine_facts)  # an install may have changed them
 
         tour = Tour(course, options, neutralised(os.environ), screen, begin, mend)
         if options.check:
@@ -124,14 +129,19 @@ def end(record: Record, facts: dict, options: Options, screen: Screen, reference
 
 
 def environment(probe: Probe, facts: dict) -> dict:
-    """The environment as the results file has it, with the mode."""
+    """The environment as the results file has it, with the mode; versions also where an import
+    failed."""
+
+    def version(module: str) -> str | None:
+        return probe.fact(module, "version") or facts["versions"].get(module)
+
     return {
         "mode": probe.fact("device", "mode"),
         "gpu": probe.fact("device", "gpu"),
         "arch": probe.fact("device", "arch"),
         "driver": facts["driver"],
-        "torch": probe.fact("torch", "version"),
-        "tilelang": probe.fact("tilelang", "version"),
+        "torch": version("torch"),
+        "tilelang": version("tilelang"),
         "python": facts["python"],
         "nvcc": facts["nvcc_version"],
     }

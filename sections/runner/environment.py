@@ -17,7 +17,7 @@ from sections.runner.installed import installed, output_of
 
 TESTED = "0.1.15"
 OLDEST_ON_SM_75 = "0.1.13"
-STEPS = ("torch", "device", "tilelang", "kernel")
+STEPS = ("start", "torch", "device", "tilelang", "kernel")
 
 
 # What the worker found
@@ -27,7 +27,7 @@ STEPS = ("torch", "device", "tilelang", "kernel")
 class Probe:
     """What a fresh worker found on its way to a first kernel.
 
-    done    the facts of each step that succeeded, by step: torch, device, tilelang, kernel
+    done    the facts of each step that succeeded, by step; "start" is the worker's first word
     error   the exception of the step that failed, on one line;  detail  its traceback
     died    how the process ended at a step, in words: "killed by SIGABRT"
     output  what the worker and the libraries printed
@@ -43,6 +43,7 @@ class Probe:
 
     def see(self, event: dict) -> None:
         """Take in one of the worker's events."""
+        self.done.setdefault("start", {})
         if event["event"] == "step":
             self.done[event["step"]] = event
         elif event["event"] == "step_failed":
@@ -78,7 +79,9 @@ class Probe:
     @property
     def how(self) -> str:
         """What the step that failed ended with."""
-        how = (self.error or self.died or "no word from the worker").removeprefix("DeviceError: ")
+        how = (self.error or self.died or "no word from it").removeprefix("DeviceError: ")
+        if self.culprit == "start":
+            how = ": ".join([how, *self.output.strip().splitlines()[-1:]])
         return cut(how, 200)
 
     @property
@@ -91,6 +94,7 @@ class Probe:
         if self.missing(self.culprit):
             return f"{self.culprit} is not installed"
         failed = {
+            "start": "no section can be run, their process did not come up",
             "torch": "torch cannot be imported",
             "device": "there is no device to run on",
             "tilelang": "tilelang cannot be imported",
@@ -237,7 +241,7 @@ def driver_cuda() -> str | None:
         "import ctypes; n = ctypes.c_int(); "
         "ctypes.CDLL('libcuda.so.1').cuDriverGetVersion(ctypes.byref(n)); print(n.value)"
     )
-    number = int(output_of(sys.executable, "-c", ask) or 0)
+    number = int(output_of(sys.executable, "-I", "-c", ask) or 0)
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sections.runner.environment import TESTED, Probe, cut
-from sections.runner.installed import LIBRARIES, ROOT, installed
+from sections.runner.installed import HERE, LIBRARIES, ROOT, installed
 from sections.runner.problems import (
     TORCH_WHEELS,
     Problem,
@@ -63,6 +63,11 @@ class Outcome:
     def usable(self) -> bool:
         """Whether the tour can go on now."""
         return self.probe.usable and not self.restart
+
+    @property
+    def cause(self) -> str:
+        """Why it cannot, in one line."""
+        return self.diagnosis if self.restart else self.probe.cause
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,12 @@ class _Installation:
         return self.give_up(probe, self.last_word(probe))
 
     def give_up(self, probe: Probe, problem: Problem, restart: bool = False) -> Outcome:
-        """Say what is left to do."""
+        """Say what is left to do; what pip did since the last worker is looked at once more."""
+        if self.untried or installed(self.python)["versions"] != self.now["versions"]:
+            probe = self.run_probe()
+        if probe.usable and not restart:
+            self.say("TileLang can be used all the same.")
+            return Outcome(probe)
         self.say(str(problem))
         return Outcome(probe, diagnosis=str(problem), restart=restart)
 
@@ -281,7 +291,7 @@ class _Installation:
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     timeout=120,
-                    cwd=ROOT,  # the learner's folder may hold a random.py
+                    cwd=HERE,  # the learner's folder may hold a random.py
                 )
             self.look()
         if self.now["pip"]:

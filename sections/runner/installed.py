@@ -6,13 +6,13 @@ A long-running process (a notebook) remembers what was there when it started; a 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 LIBRARIES = ("apache-tvm-ffi", "torch-c-dlpack-ext", "z3-solver")  # tilelang's own, compiled
 PACKAGES = ("torch", "numpy", "tilelang", "tabulate", *LIBRARIES)
 
@@ -47,7 +47,7 @@ def output_of(*command: str, timeout: float = 15, failing: bool = False) -> str 
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT if failing else subprocess.DEVNULL,
             timeout=timeout,
-            cwd=ROOT,  # as in the worker, no folder of the learner's: PYTHONPATH may say "."
+            cwd=HERE,  # as in the worker, no folder of the learner's: PYTHONPATH may say "."
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -126,6 +126,5 @@ def toolkit(package) -> str | None:
 
 
 if __name__ == "__main__":
-    here = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [str(ROOT), *(path for path in sys.path if path != here)]  # the worker's order
+    sys.path[:] = [path for path in sys.path if path != str(HERE)]  # as in the worker
     print(json.dumps(look_up()))

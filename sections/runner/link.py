@@ -20,6 +20,12 @@ LARGEST_EVENT = 4 << 20  # bytes
 LARGEST_PIPE = 1 << 20  # bytes
 AT_ONCE = 1 << 16  # bytes read at once
 STOP_SECONDS = 10.0  # limit for a killed process to go
+# The tour's folder is the last on the worker's path: a random.py or a torch.py beside the tour
+# hides no module. Only `sections` itself is taken from there first.
+START = (
+    "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; import sections; "
+    "sys.path.append(sys.path.pop(0)); from sections.worker import main; main()"
+)
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class Worker:
         token = secrets.token_hex(8)
         self._stream = Stream(token)
         self._process = subprocess.Popen(
-            [sys.executable, "-u", "-m", "sections.worker"],
+            [sys.executable, "-u", "-c", START.format(root=str(ROOT))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -173,9 +179,7 @@ class Worker:
 
 
 def worker_environment(environment: dict[str, str], run: str) -> dict[str, str]:
-    """The worker's environment: the tour importable, asserts on, text as UTF-8."""
+    """The worker's environment: marked as this run's, asserts on, text as UTF-8."""
     mine = {**environment, RUN_VARIABLE: run, "PYTHONIOENCODING": "utf-8:backslashreplace"}
     mine.pop("PYTHONOPTIMIZE", None)
-    paths = [str(ROOT), *filter(None, [environment.get("PYTHONPATH")])]
-    mine["PYTHONPATH"] = os.pathsep.join(paths)
     return mine

@@ -39,6 +39,7 @@ def problems(facts: dict, probe: Probe) -> list[Problem]:
     """All that stands in the way of a tour, or of a part of it; what blocks comes first."""
     around = [
         *system_problems(facts),
+        *worker_problems(facts, probe),
         *torch_problems(facts, probe),
         *gpu_problems(facts, probe),
         *nvcc_problems(facts, probe),
@@ -143,6 +144,15 @@ def cache_refusal(facts: dict, probe: Probe) -> str:
         return ""
     file, cache = Path(error[2]), Path(facts["cache"])
     return error[1] if cache in (file, *file.parents) or file in cache.parents else ""
+
+
+def worker_problems(facts: dict, probe: Probe):
+    """A process that should run sections and gave no sign of life."""
+    if probe.culprit == "start":
+        parts = shlex.join(["-c", f"import sys; sys.path.append({str(ROOT)!r}); "
+                                  "import sections.worker"])
+        needed = "a Python that can import the tour's own files"
+        yield Problem(probe.cause, needed, f"{facts['command']} {parts}", blocks=True)
 
 
 # The GPU, as torch sees it
