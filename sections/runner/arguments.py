@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -102,9 +103,9 @@ def parse(arguments: list[str], course: Course) -> Options:
         results=writable(found.results),
         timeout=found.timeout,
         install=not found.no_install,
-        pictures=_folder(found.pictures),
         compare=_results("--compare", found.compare),
         source=_source(found),
+        pictures=_folder(found.pictures),
         exercise=exercise,
         hint=hint,
     )
@@ -162,15 +163,17 @@ def _exercise(found: argparse.Namespace) -> tuple[str | None, int]:
 
 
 def _folder(path: str | None) -> str | None:
-    """The pictures' folder, made absolute, if it is there or can be made."""
+    """The pictures' folder, made absolute and made, if files can be written there."""
     if path is None:
         return None
-    path = existing = os.path.abspath(os.path.expanduser(path))
-    while not os.path.lexists(existing):
-        existing = os.path.dirname(existing)
-    if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK):
-        raise UsageError(f"--pictures {path}: {existing} is no folder that can be written; "
-                         "name one that can, such as pictures")
+    path = os.path.abspath(os.path.expanduser(path))
+    try:
+        os.makedirs(path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise UsageError(f"--pictures {path}: no files can be written there ({error.strerror}); "
+                         "name another folder, such as pictures") from None
     return path
 
 
