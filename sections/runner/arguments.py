@@ -3,7 +3,6 @@
 import argparse
 import difflib
 import os
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -164,6 +163,8 @@ def _exercise(found: argparse.Namespace) -> tuple[str | None, int]:
 
 def _folder(path: str | None) -> str | None:
     """The pictures' folder, made absolute and made, if files can be written there."""
+    import tempfile  # takes time, and is rarely needed
+
     if path is None:
         return None
     path = os.path.abspath(os.path.expanduser(path))
