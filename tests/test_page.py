@@ -1,6 +1,7 @@
 """sections/common/page.py: the rules that a page keeps for its essay."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,14 +86,16 @@ def test_a_measurement_has_all_that_the_results_need(told, monkeypatch):
     assert entry == {
         "event": "measurement", "case": "c", "variant": "v", "ms": 1.0, "baseline": "torch",
         "baseline_ms": 2.0, "ratio": 2.0, "ratio_low": 2.0, "ratio_high": 2.0, "value": 2000.0,
-        "unit": "GB/s", "of_ceiling": 0.5,
+        "unit": "GB/s", "of_ceiling": 0.5, "shared_bytes": None,
     }
     assert told[-1] == entry
     page.headline(entry)
     assert told[-1] == {**entry, "event": "headline"}
+    monkeypatch.setattr(double, "code", SimpleNamespace(shared_bytes=49152), raising=False)
     both = page.measure("c", "v", double, (x,), {"torch": torch.zeros, "copy ceiling": None},
                         Work(bytes_moved=8), rivals={"by hand": base})
     assert [entry["baseline"] for entry in both] == ["torch", "copy ceiling"]
+    assert [entry["shared_bytes"] for entry in both] == [49152, 49152]
     assert all(entry["rivals"] == {"by hand": {"ms": 2.0, "ratio": 2.0}} for entry in both)
 
 

@@ -189,6 +189,7 @@ class Page:
         beside = {name: against.pop(name) for name in rivals or {}}
         value, unit = work.rate(ms)
         ceiling = self.ceilings()["matmul_TFLOPs" if work.flops else "copy_GBps"]
+        code = getattr(kernel, "__dict__", {}).get("code")  # if read: generating it takes time
         measurements = [
             {
                 "event": "measurement",
@@ -203,6 +204,7 @@ class Page:
                 "value": value,
                 "unit": unit,
                 "of_ceiling": value / ceiling,
+                "shared_bytes": code and code.shared_bytes,
             }
             for name, versus in against.items()
         ]
