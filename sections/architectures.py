@@ -10,6 +10,7 @@ suits a chip, and how much shared memory it has room for.
 import copy
 
 from sections.common import codegen
+from sections.common.build import FEW_CORES, cores
 from sections.common.device import EXAMPLE_GPUS, SHARED_BYTES, capability, preset, select
 from sections.common.ladder import describe
 from sections.common.measure import Work
@@ -42,16 +43,14 @@ def best_schedule(arch: str) -> dict:
     return preset(LADDERS, arch)[preset(BEST_STEP, arch)].schedule
 
 
-def shown(arch: str) -> dict:
-    """The arguments of the code that is read for an architecture."""
-    return {**sizes(SIZE, SIZE, SIZE), **best_schedule(arch)}
+def shape_read(page) -> tuple[int, int, int]:
+    """M, N and K of the code that is read; gemm has generated it for this GPU."""
+    return (SIZE // 2 if page.quick and page.device.is_gpu else SIZE,) * 3
 
 
 def shape_here(page) -> tuple[int, int, int]:
     """M, N and K of what is run here."""
-    if not page.device.is_gpu:
-        return 100, 130, 70
-    return (SIZE // 2 if page.quick else SIZE,) * 3
+    return shape_read(page) if page.device.is_gpu else (100, 130, 70)
 
 
 SAME = best_schedule("sm_80")  # it fits every architecture's shared memory
@@ -59,18 +58,20 @@ SAME = best_schedule("sm_80")  # it fits every architecture's shared memory
 
 def run(page):
     page.schedule({})  # nothing to replace: the schedules are gemm's
+    shape, own = shape_here(page), page.device.arch
     page.say(f"""The kernel is section gemm's, unchanged (sections/gemm.py). Here is the CUDA that
-    is generated from it for {case(SIZE, SIZE, SIZE)} and each architecture, with the schedule that
+    is generated from it for {case(*shape_read(page))} and each architecture, with the schedule that
     gemm takes for it.""")
     paths = (paths_here if page.device.is_gpu else paths_rehearsed)(page)
-    shape = shape_here(page)
-    measured = [arch for arch in SHOWN if arch in FIRSTS or arch == page.device.arch]
+    archs = [arch for arch in SHOWN if not page.quick or arch in (*FIRSTS, own)]
+    measured = [arch for arch in archs if arch == own or (arch in FIRSTS and not page.quick)]
+    shown = {arch: {**sizes(*shape_read(page)), **best_schedule(arch)} for arch in archs}
     kernels = page.build(
         [(with_settings(settings), {**sizes(*shape), **schedule}, device)
          for device, _, settings, schedule in paths],
-        read=[(gemm, shown(arch), arch) for arch in measured],
+        read=[(gemm, shown[arch], arch) for arch in measured],
     )
-    codes = {arch: codegen.generate(gemm, arch, **shown(arch)) for arch in SHOWN}
+    codes = {arch: codegen.generate(gemm, arch, **shown[arch]) for arch in archs}
     registers = {arch: codegen.resources(codes[arch]) for arch in measured}
     side_by_side(page, codes, registers)
     what_became_of_it(page, codes)
@@ -102,7 +103,8 @@ def side_by_side(page, codes: dict, registers: dict) -> None:
     page.say("""From sm_90a on a block has 128 threads more, which only order copies. wgmma is
     sm_90a's alone: newer chips run mma.sync here, and sm_100a's own tensor-core instructions want
     the sum in its tensor memory (T.alloc_tmem), which is another kernel. Registers are per thread,
-    from nvcc, for the first GPUs with each way to copy or multiply.""")
+    from nvcc""" + ("; in quick mode for this architecture alone, and not all six are shown." if
+    page.quick else ", for the first GPUs with each way to copy or multiply."))
 
 
 def first_of(meanings: dict[str, str], marks: set[str]) -> str:
@@ -163,7 +165,26 @@ def paths_here(page) -> list[tuple]:
              if arch == own or capability(arch) < min(capability(own), 90)]
     if best_schedule(own) != SAME:
         paths.append((own, "its best schedule", {}, best_schedule(own)))
-    return [(select("cuda", arch), *rest) for arch, *rest in paths]
+    return [(select("cuda", arch), *rest) for arch, *rest in spared(page, paths)]
+
+
+def spared(page, paths: list[tuple]) -> list[tuple]:
+    """In quick mode the first and the last path; on few cores those of the compiler's own choice.
+
+    What was new in a path left out is new in the next one.
+    """
+    if page.quick:
+        left_out = range(1, len(paths) - 1)
+    else:
+        left_out = [number for number, (_, _, settings, _) in enumerate(paths)
+                    if settings and cores() <= FEW_CORES]
+    kept, news = [], []
+    for number, (arch, new, *rest) in enumerate(paths):
+        news.append(new)
+        if number not in left_out:
+            kept.append((arch, ", ".join(news), *rest))
+            news = []
+    return kept
 
 
 def try_paths(page, paths: list[tuple], kernels: list, shape: tuple) -> list[tuple]:
@@ -197,8 +218,11 @@ def timed_table(page, rows: list[tuple]) -> None:
     """All code paths timed on one chip, with what each row gained over the one above it."""
     page.say(f"""Now on this {page.device.gpu}, with one schedule, {describe(SAME)}. Older code runs
     here from a fat binary: PTX for the older architecture, machine code for this chip. These are no
-    times of older GPUs: the chip is the same in each row, only the instructions differ, one new
-    kind a row. To leave one out, the compiler was told so (pass_configs).""")
+    times of older GPUs: the chip is the same in each row, only the instructions differ. """ + (
+    "In quick mode there are the first and the last row alone." if page.quick else
+    f"""With {cores()} cores fewer rows are compiled, and some have several kinds of new
+    instructions at once.""" if cores() <= FEW_CORES else
+    """One new kind a row: to leave one out, the compiler was told so (pass_configs)."""))
     before = [None, *(measurement["ms"] for _, _, measurement in rows)]
     page.table(
         ["code for", "new", "ms", "TFLOP/s", "vs cuBLAS", "gain"],

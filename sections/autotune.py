@@ -22,7 +22,8 @@ from tilelang.autotuner import AutoTuner
 
 from sections import gemm
 from sections.common import rehearsal
-from sections.common.build import cores
+from sections.common.build import FEW_CORES, cores
+from sections.common.device import capability
 from sections.common.ladder import describe
 from sections.common.measure import Work
 from sections.common.page import Skip, kilobytes
@@ -60,11 +61,17 @@ class Candidate:
 
 
 def space(device) -> list[dict]:
-    """Every configuration to consider, gemm's hand-made best and TileLang's textbook one first."""
-    hand_made = {name: gemm.best_schedule(device)[name] for name in TUNED}
+    """Every configuration to consider, gemm's hand-made best and TileLang's textbook one first.
+
+    Then the rows of gemm's ladder that differ in nothing else: the tour has compiled those.
+    """
+    best = gemm.best_schedule(device)
+    hand_made = {name: best[name] for name in TUNED}
     textbook = {"block_M": 128, "block_N": 128, "block_K": 32, "num_stages": 3, "threads": 128,
                 "swizzle": 0}
-    configs = [hand_made, textbook, *({**hand_made, **change} for change in CHANGES)]
+    ladder = [{name: step.schedule[name] for name in TUNED} for step in device.preset(gemm.LADDERS)
+              if all(step.schedule[name] == best[name] for name in best if name not in TUNED)]
+    configs = [hand_made, textbook, *ladder, *({**hand_made, **change} for change in CHANGES)]
     for (block_M, block_N), *rest in itertools.product(*device.preset(SPACE).values()):
         values = (block_M, block_N, *rest, hand_made["swizzle"])
         configs.append(dict(zip(TUNED, values, strict=True)))
@@ -97,11 +104,13 @@ def run(page):
 
     page.say(f"""{len(candidates)} configurations of gemm's kernel. First the filter: a
     configuration needs num_stages x (block_M + block_N) x block_K x 2 bytes, and a block may have
-    {kilobytes(device.shared_bytes)} on {device.arch}.""")
+    {kilobytes(device.shared_bytes)} on {device.arch}. Of those that fit, the first {budget(page)}
+    are compiled: each costs seconds of a core (cores here: {cores()}).""")
     page.show(estimate)
     keep_what_fits(page, candidates, budget(page))
+    compile_kept(page, candidates, arguments)
     A, B = gemm.inputs(page, size, size, size)
-    compile_and_check(page, candidates, arguments, (A, B))
+    check_kept(page, candidates, arguments, (A, B))
     survivors = [candidate for candidate in candidates if candidate.verdict == "kept"]
     if not survivors:
         table(page, candidates)
@@ -110,6 +119,11 @@ def run(page):
     if device.is_gpu:
         time_all(page, survivors, (A, B), size)
     table(page, candidates)
+    if capability(device.arch) < 80:
+        page.say(f"""Expect little of num_stages on {device.arch}: it has no cp.async. A thread
+        loads its part of the next tile into registers, waits for it and stores it to shared memory;
+        only then the block multiplies, however many tiles there is room for. What does hide the
+        wait is another block on the same SM, and more stages take away its room.""")
 
     winner, config, seconds, again = tune(page, [c.config for c in survivors], arguments)
     page.say(f"""@tilelang.autotune on the {len(survivors)} survivors chose
@@ -124,7 +138,8 @@ def budget(page) -> int:
     """How many configurations to compile: each costs seconds of one core."""
     if not page.device.is_gpu:
         return REHEARSED
-    return 4 if page.quick else 8 if cores() <= 2 else 16
+    few = cores() <= FEW_CORES
+    return (3 if few else 4) if page.quick else (6 if few else 16)
 
 
 def keep_what_fits(page, candidates: list[Candidate], most: int) -> None:
@@ -140,28 +155,35 @@ def keep_what_fits(page, candidates: list[Candidate], most: int) -> None:
             kept += 1
 
 
-def compile_and_check(page, candidates: list[Candidate], arguments: dict, tensors) -> None:
-    """Compile the kept ones in parallel, run and check each; ask the compiler about the others."""
+def compile_kept(page, candidates: list[Candidate], arguments: dict) -> None:
+    """Compile the kept ones in parallel; ask the compiler what the too large ones would need."""
     from sections.common.codegen import generate
 
     kept = [candidate for candidate in candidates if candidate.verdict == "kept"]
     kernels = page.build((gemm.gemm, {**arguments, **candidate.config}) for candidate in kept)
-    expected = gemm.reference(*tensors)
     shown = gemm.sizes(gemm.SHOWN, gemm.SHOWN, gemm.SHOWN)
     for candidate, kernel in zip(kept, kernels, strict=True):
         if isinstance(kernel, BaseException):
             candidate.verdict = f"failed: {str(kernel).strip().splitlines()[-1][:60]}"
-            continue
-        candidate.kernel, candidate.code = kernel, page.code(kernel, **shown)
-        case = f"{gemm.case(*(arguments[side] for side in 'MNK'))} {describe(candidate.config)}"
-        if not page.check(case, kernel, tensors, expected, reduction=arguments["K"]):
-            candidate.verdict = "wrong result"
+        else:
+            candidate.kernel, candidate.code = kernel, page.code(kernel, **shown)
+    too_large = [each for each in candidates if each.verdict == "left out: shared memory"]
+    for candidate in too_large[: 2 if cores() <= FEW_CORES else None]:
+        page.progress("asking the compiler about what was left out")
+        with contextlib.suppress(Exception):  # then the table has only the estimate
+            candidate.code = generate(gemm.gemm, page.device.arch,
+                                      **{**arguments, **shown, **candidate.config})
+
+
+def check_kept(page, candidates: list[Candidate], arguments: dict, tensors) -> None:
+    """Run and check every compiled one."""
+    expected = gemm.reference(*tensors)
     for candidate in candidates:
-        if candidate.verdict == "left out: shared memory":
-            page.progress("asking the compiler about what was left out")
-            with contextlib.suppress(Exception):  # then the table has only the estimate
-                candidate.code = generate(gemm.gemm, page.device.arch,
-                                          **{**arguments, **shown, **candidate.config})
+        if candidate.kernel is None:
+            continue
+        case = f"{gemm.case(*(arguments[side] for side in 'MNK'))} {describe(candidate.config)}"
+        if not page.check(case, candidate.kernel, tensors, expected, reduction=arguments["K"]):
+            candidate.verdict = "wrong result"
 
 
 def time_all(page, survivors: list[Candidate], tensors, size: int) -> None:

@@ -174,7 +174,8 @@ class Standing(Device):
 @pytest.fixture
 def standing(monkeypatch):
     """The section's GPU part on a GPU that is not there, timings made up: page and jobs."""
-    def run(own, arch=None, failing=None):
+    def run(own, arch=None, failing=None, cores=8, quick=False):
+        monkeypatch.setattr(architectures, "cores", lambda: cores)
         device = Standing("arch" if arch else "gpu", arch or own, SHARED_BYTES[own],
                           gpu="NVIDIA Standing", gpu_arch=own)
         monkeypatch.setattr(architectures, "select", lambda mode, arch: replace(device, arch=arch))
@@ -186,7 +187,7 @@ def standing(monkeypatch):
                 {"ms": (ms := next(times)), "value": 1000 / ms, "ratio": ms / 100,
                  "variant": variant}])
         told = []
-        page = MutatedPage(device, mutate=failing, emit=told.append)
+        page = MutatedPage(device, quick, mutate=failing, emit=told.append)
         page.events = told
         paths = architectures.paths_here(page)
         kernels = [Kernel(gemm, {**sizes(64, 64, 64), **schedule}, where.arch,
@@ -217,6 +218,35 @@ def test_the_paths_that_run_on_a_gpu(standing, capsys, own, paths):
     told = " ".join(capsys.readouterr().out.split())
     assert "Lesson: on this NVIDIA Standing the same Python went from 10 TFLOP/s with sm_75" in told
     assert "100.000 10 1.00x -" in told and "90.000 11 0.90x 1.11x" in told
+
+
+@pytest.mark.parametrize("own, arch, cores, quick, paths", [
+    ("sm_75", None, 2, False, ["load and store, mma 16x8x8", "its best schedule"]),
+    ("sm_80", None, 2, False, ["load and store, mma 16x8x8", "mma 16x8x16, cp.async"]),
+    ("sm_90a", "sm_75", 2, False, ["load and store, mma 16x8x8", "mma 16x8x16, cp.async",
+                                   "TMA, wgmma", "its best schedule"]),
+    ("sm_90a", "sm_75", 2, True, ["load and store, mma 16x8x8",
+                                  "mma 16x8x16, cp.async, TMA, wgmma, its best schedule"]),
+    ("sm_75", None, 8, True, ["load and store, mma 16x8x8", "its best schedule"]),
+])
+def test_few_cores_and_quick_leave_rows_out(standing, capsys, own, arch, cores, quick, paths):
+    page, jobs = standing(own, arch, cores=cores, quick=quick)
+    assert [new for _, new, *_ in jobs] == paths
+    assert not any(settings for _, _, settings, _ in jobs)
+    assert page.failures == [] and len(events(page, "check")) == len(paths)
+    told = " ".join(capsys.readouterr().out.split())
+    assert ("In quick mode there are the first and the last row alone." in told) == quick
+    assert ("With 2 cores fewer rows are compiled" in told) == (cores == 2 and not quick)
+
+
+def test_quick_reads_the_first_of_each_kind(capsys):
+    page = run_section("architectures", rehearsal_device(), quick=True)
+    assert page.failures == []
+    table = capsys.readouterr().out.split("What became of")[0]
+    assert [arch for arch in SHOWN if re.search(rf"^ *{arch} ", table, re.MULTILINE)] == [
+        *architectures.FIRSTS]
+    assert [row(table, arch).split()[-1].isdigit() for arch in architectures.FIRSTS] == [
+        False, False, True]
 
 
 def test_a_wrong_path_is_not_timed(standing, capsys):

@@ -5,8 +5,8 @@ import pytest
 from sections import autotune, gemm
 from sections.common import codegen
 from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device
-from sections.common.page import Skip
-from tests.mutations import MUTATIONS, events, run_section
+from sections.common.page import Page, Skip
+from tests.mutations import MUTATIONS, events, rehearsal_device, run_section
 
 QUICK_ARCHITECTURES = ("sm_90a", "sm_100a", "sm_120a")  # 0.2 s to lower; the others 1.4 s
 
@@ -101,12 +101,47 @@ def test_nothing_is_left_after_the_filter(rehearsal, monkeypatch, capsys):
     assert "288 KB    288 KB  left out: shared memory" in text
 
 
+def test_a_flat_stage_sweep_is_explained(monkeypatch, capsys):
+    only(monkeypatch, {**GOOD, "num_stages": 2}, {**GOOD, "num_stages": 0})
+    for arch, told in (("sm_75", 1), ("sm_80", 0)):
+        run_section("autotune", rehearsal_device(arch))
+        text = " ".join(capsys.readouterr().out.split())
+        assert text.count(f"Expect little of num_stages on {arch}: it has no cp.async.") == told
+
+
+@pytest.mark.parametrize("cores, quick, compiled, asked", [
+    (2, False, 6, 2), (2, True, 3, 2), (8, False, 16, 5), (8, True, 4, 5),
+])
+def test_few_cores_compile_less(monkeypatch, capsys, cores, quick, compiled, asked):
+    """On a T4; of what is compiled on two cores gemm's own ladder has compiled most."""
+    t4 = Device("gpu", "sm_75", SHARED_BYTES["sm_75"], "Tesla T4", "sm_75", 40, int(15e9))
+    page, jobs, sizes = Page(t4, quick), [], []
+
+    def build(wanted):
+        jobs.extend(arguments for _, arguments in wanted)
+        return [RuntimeError("no GPU")] * len(jobs)
+
+    monkeypatch.setattr(autotune, "cores", lambda: cores)
+    monkeypatch.setattr(page, "build", build)
+    monkeypatch.setattr(codegen, "generate", lambda *_, **arguments: sizes.append(arguments))
+    monkeypatch.setattr(gemm, "inputs", lambda *_: (None, None))
+    monkeypatch.setattr(gemm, "reference", lambda *_: None)
+    with pytest.raises(Skip, match="failed: no GPU, left out: shared memory, left out: time"):
+        autotune.run(page)
+    assert (len(jobs), len(sizes)) == (compiled, asked)
+    assert f"the first {compiled} are compiled" in " ".join(capsys.readouterr().out.split())
+    ladder = [{**gemm.sizes(*[2048 if quick else 4096] * 3), **step.schedule}
+              for step in gemm.choose_ladder(page)]
+    if cores == 2:
+        assert sum(job not in ladder for job in jobs) <= 2
+
+
 @pytest.mark.gpu
 def test_on_a_gpu(gpu, capsys):
     page = run_section("autotune", gpu)
     assert page.failures == []
     timed = events(page, "measurement")
-    assert len(timed) >= 9
+    assert len(timed) >= autotune.budget(Page(gpu)) + 1
     winner = timed[-1]
     assert winner["variant"].startswith("tuned: ")
     assert winner["rivals"]["by hand"]["ratio"] >= 0.98

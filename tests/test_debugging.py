@@ -16,7 +16,7 @@ import torch
 from sections import debugging
 from sections.common import codegen
 from sections.common.build import build
-from sections.common.device import ARCHITECTURES, SHARED_BYTES, select
+from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device, select
 from sections.common.page import Page
 from sections.common.verify import compare
 from sections.debugging import SCHEDULE, SHAPE, counted, first_read, fragment, holder
@@ -284,6 +284,23 @@ def test_another_architecture_is_read(capsys):
 # On a GPU
 
 
+class Built(Exception):
+    """Stands for what a section does after its build."""
+
+
+@pytest.mark.parametrize("cores, quick, compiled", [(8, False, 5), (2, False, 3), (8, True, 3)])
+def test_few_cores_and_quick_compile_less(monkeypatch, cores, quick, compiled):
+    page = Page(Device("gpu", "sm_75", SHARED_BYTES["sm_75"], "Tesla T4", "sm_75", 40), quick)
+
+    def build(jobs, read):
+        raise Built(len(jobs))
+
+    monkeypatch.setattr(debugging, "cores", lambda: cores)
+    monkeypatch.setattr(page, "build", build)
+    with pytest.raises(Built, match=str(compiled)):
+        debugging.run(page)
+
+
 def printed_on_a_gpu(*options):
     """The section in a process of its own, through a pipe: its text, and what T.print printed."""
     result = subprocess.run([sys.executable, "-m", "sections.debugging", *options],
@@ -317,16 +334,22 @@ def test_print_prints_a_few_lines_in_place(gpu):
 def test_older_code_prints_the_same(gpu, arch):
     printed = printed_on_a_gpu("--quick", "--arch", arch)[1]
     native = printed_on_a_gpu("--quick")[1]
-    assert [line[-1] for line in printed[:-1]] == [line[-1] for line in native[:-1]]
+    assert [line[-1] for line in printed] == [line[-1] for line in native]
+    assert len(printed) == SHAPE["K"] // SCHEDULE["block_K"]
 
 
 @pytest.mark.gpu
-def test_measured_on_a_gpu(gpu, capsys):
-    page = run_section("debugging", gpu, quick=True)
+@pytest.mark.parametrize("cores, cases", [
+    (8, ["192x192x128 float16", "4096x4096x4096 float16"]), (2, ["192x192x128 float16"]),
+])
+def test_measured_on_a_gpu(gpu, monkeypatch, capsys, cores, cases):
+    monkeypatch.setattr(debugging, "cores", lambda: cores)
+    page = run_section("debugging", gpu)
     assert page.failures == []
-    assert [event["case"] for event in events(page, "measurement")] == [
-        "192x192x128 float16", "2048x2048x2048 float16"]
-    assert "the tour's timer" in capsys.readouterr().out
+    assert [event["case"] for event in events(page, "measurement")] == cases
+    text = capsys.readouterr().out
+    assert "the tour's timer" in text
+    assert ("Left out with 2 cores" in text) == (cores == 2)
 
 
 @pytest.mark.gpu

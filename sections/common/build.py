@@ -13,6 +13,8 @@ import tilelang
 from sections.common import codegen, rehearsal
 from sections.common.device import Device
 
+FEW_CORES = 2  # with no more, as on Colab beside a T4, sections leave out what they can
+
 
 @dataclass(eq=False)
 class Kernel:
