@@ -15,7 +15,8 @@ ENVIRONMENT_KEYS = ("gpu", "arch", "driver", "torch", "tilelang", "python", "nvc
 CEILING_KEYS = ("copy_GBps", "matmul_TFLOPs")
 CHECK_KEYS = ("case", "rel_error", "bound", "passed")
 MEASUREMENT_KEYS = ("case", "variant", "ms", "baseline", "baseline_ms", "ratio", "ratio_low",
-                    "ratio_high", "value", "unit", "of_ceiling", "shared_bytes", "headline")
+                    "ratio_high", "value", "unit", "of_ceiling", "shared_bytes", "headline",
+                    "rivals")
 WORDS = ("case", "variant", "baseline", "unit")  # the other keys of an entry are numbers
 FLAGS = ("passed", "headline")
 
@@ -153,11 +154,20 @@ def _entries(section: dict, name: str, keys: tuple[str, ...]) -> list[dict]:
     _need(whole, f'section {section["name"]} has no list of "{name}"')
 
     def value(entry: dict, key: str):
+        if key == "rivals":
+            return _rivals(entry.get(key) or {})
         if key in WORDS:
             return str(entry.get(key) or "")
         return bool(entry.get(key)) if key in FLAGS else _number(entry.get(key))
 
     return [{key: value(entry, key) for key in keys} for entry in entries]
+
+
+def _rivals(found: dict) -> dict:
+    whole = isinstance(found, dict) and all(isinstance(entry, dict) for entry in found.values())
+    _need(whole, "\"rivals\" are no entries")
+    return {name: {key: _number(entry.get(key)) for key in ("ms", "ratio")}
+            for name, entry in found.items()}
 
 
 def _number(value) -> float | None:

@@ -1,0 +1,1 @@
+"""A whole run on an H200, h200.json, and what README takes from it."""
