@@ -20,7 +20,7 @@ import types
 import warnings
 from contextlib import suppress
 
-from sections.common.page import Page, Skip
+from sections.common.page import Page, Skip, where
 from sections.common.processes import RUN_VARIABLE, kill_run
 from sections.course import Course
 
@@ -260,7 +260,8 @@ class Worker:
         except Skip as reason:
             return "SKIP", one_line(str(reason)), ""
         except BaseException as error:  # SystemExit and KeyboardInterrupt from inside, too
-            return "FAIL", root_cause(error), traceback.format_exc()
+            place = where(error, self.job.get("learner") or "")
+            return "FAIL", root_cause(error) + place, traceback.format_exc()
         finally:
             if os.getpid() != self._pid:  # a child that the section forked has come back
                 os._exit(0)

@@ -43,6 +43,17 @@ def test_one_wrong_element_in_many_fails_and_is_named():
     assert compare(expected, expected, torch.float32).passed
 
 
+def test_a_wrong_element_is_named_by_its_indices():
+    for shape, place, told in [((7,), (5,), "expected 1"),
+                               ((3, 5), (1, 2), "expected 1 (row 1, column 2)"),
+                               ((2, 3, 5), (1, 0, 4), "expected 1 (indices [1, 0, 4])")]:
+        for reduction in (1, 64):  # elementwise work is compared in rows of another length
+            wrong = torch.ones(shape)
+            wrong[place] = 1.5
+            problem = compare(wrong, torch.ones(shape), torch.float32, reduction).problem
+            assert problem.startswith("1 of ") and problem.endswith(told)
+
+
 def test_an_element_is_held_against_its_own_row():
     generator = torch.Generator().manual_seed(0)
     large, small = (torch.randn(1, 128, generator=generator) * size for size in (100.0, 0.01))

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -137,7 +138,8 @@ class Page:
 
         if isinstance(kernel, BaseException):  # build's answer for a kernel that did not compile
             lines = str(kernel).strip().splitlines() or [type(kernel).__name__]
-            self.fail(f"{case} did not compile: {lines[-1]}")
+            place = where(kernel, getattr(self.yours, "__file__", ""))
+            self.fail(f"{case} did not compile: {lines[-1]}{place}")
             return False
         actual = self.call(kernel, inputs)
         result = compare(actual, expected, dtype or inputs[0].dtype, **bounds)
@@ -328,6 +330,13 @@ class Page:
     def close(self) -> None:
         """Print what has not been printed yet."""
         self._print("")
+
+
+def where(error: BaseException, path: str) -> str:
+    """The last line of a file that an error came through: " (exercise_add_tail.py, line 31)"."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__)
+             if frame.f_code.co_filename == path]
+    return f" ({os.path.basename(path)}, line {lines[-1]})" if lines else ""
 
 
 def kilobytes(count: int) -> str:

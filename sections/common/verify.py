@@ -70,11 +70,11 @@ def compare(
         return failed("the result is empty")
 
     limits = torch.finfo(dtype)
-    rows = _rows(expected.shape, summing)
+    shape, rows = expected.shape, _rows(expected.shape, summing)
     actual, expected = actual.reshape(rows), expected.reshape(rows)
     error, norm = _norms(actual, expected, limits)
     rel_error = error / norm if norm > 0 else (0.0 if error == 0 else math.inf)
-    wrong = _first_wrong(actual, expected, 4 * unit, summing, limits)
+    wrong = _first_wrong(actual, expected, shape, 4 * unit, summing, limits)
     if wrong is not None:
         return failed(wrong, rel_error)
     if not rel_error <= bound:
@@ -109,7 +109,9 @@ def _norms(actual: torch.Tensor, expected: torch.Tensor, limits) -> tuple[float,
     return math.sqrt(error) if error >= 0 else math.nan, math.sqrt(norm)
 
 
-def _first_wrong(actual, expected, relative: float, summing: float, limits) -> str | None:
+def _first_wrong(
+    actual, expected, shape: torch.Size, relative: float, summing: float, limits
+) -> str | None:
     """Describe the first element out of bounds and how many there are, or None."""
     first, count = None, 0
     for start, got, want in _chunks(actual, expected, limits):
@@ -121,6 +123,18 @@ def _first_wrong(actual, expected, relative: float, summing: float, limits) -> s
         count += int(bad.sum())
         if count and first is None:
             row, column = (int(n) for n in bad.nonzero()[0])
-            first = (f"the first at {(start + row) * want.shape[1] + column}: "
-                     f"{got[row, column].item():.6g}, expected {want[row, column].item():.6g}")
+            place = (start + row) * want.shape[1] + column
+            first = (f"the first at {place}: {got[row, column].item():.6g}, "
+                     f"expected {want[row, column].item():.6g}{_indices(place, shape)}")
     return f"{count} of {actual.numel()} elements wrong, {first}" if count else None
+
+
+def _indices(place: int, shape: torch.Size) -> str:
+    """Where that is in a tensor of several dimensions: " (row 0, column 64)"."""
+    indices = []
+    for extent in reversed(shape):
+        place, index = divmod(place, extent)
+        indices.insert(0, index)
+    if len(indices) == 2:
+        return f" (row {indices[0]}, column {indices[1]})"
+    return f" (indices {indices})" if len(indices) > 2 else ""

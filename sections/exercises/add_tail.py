@@ -51,5 +51,5 @@ def run(page):
     def vectors(shape):
         return tuple(draw(page, shape["N"], dtype=torch.float32, seed=seed) for seed in (0, 1))
 
-    try_shapes(page, page.yours.add, [{"N": N} for N in (1, 256, 257, 1000)],
+    try_shapes(page, page.yours.add, [{"N": N} for N in (256, 257, 1000)],
                "{N} float32".format_map, vectors, lambda A, B: A + B)

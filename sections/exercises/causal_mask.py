@@ -93,12 +93,10 @@ def run(page):
         scores = (Q @ K.transpose(1, 2) * scale).masked_fill(hidden, -torch.inf)
         return (scores.softmax(2) @ V).float()
 
-    shapes = [(1, 64, 32), (2, 100, 64)]
-    kernels = page.build(
-        (page.yours.causal_attention, {"H": H, "S": S, "D": D, "scale": D**-0.5})
-        for H, S, D in shapes)
-    for (H, S, D), kernel in zip(shapes, kernels, strict=True):
-        tensors = [draw(page, H, S, D, seed=seed) for seed in range(3)]
-        if not page.check(f"{H}x{S}x{D} float16 causal", kernel, tensors,
-                          reference(*tensors, D**-0.5), reduction=S, intermediate=torch.float16):
-            return
+    H, S, D = 2, 100, 64
+    scale = D**-0.5
+    (kernel,) = page.build(
+        [(page.yours.causal_attention, {"H": H, "S": S, "D": D, "scale": scale})])
+    tensors = [draw(page, H, S, D, seed=seed) for seed in range(3)]
+    page.check(f"{H}x{S}x{D} float16 causal", kernel, tensors, reference(*tensors, scale),
+               reduction=S, intermediate=torch.float16)

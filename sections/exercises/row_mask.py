@@ -57,7 +57,7 @@ def run(page):
 
     from sections.exercises.checking import draw, try_shapes
 
-    shapes = [{"M": M, "N": N} for M, N in ((2, 64), (3, 50), (4, 1), (2, 333))]
+    shapes = [{"M": M, "N": N} for M, N in ((2, 64), (3, 333))]
     try_shapes(
         page, page.yours.softmax, shapes, "{M}x{N} float32".format_map,
         lambda shape: (draw(page, shape["M"], shape["N"], dtype=torch.float32) - 2,),
