@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 from sections.common.table import format_table
+from sections.runner.known_errors import explain
 from sections.runner.tour import Record, Row
 
 
@@ -50,12 +51,16 @@ def _timed(row: Row) -> list[str | None]:
 
 
 def notes(record: Record) -> list[str]:
-    """A line for every section that did not pass, and this GPU's ceilings."""
+    """A line for every section that did not pass, what a known error means, this GPU's ceilings."""
     names: dict[tuple, list[str]] = {}  # one line for all that share a reason
     for row in record.rows:
         if row.status != "PASS" and row.note:
             names.setdefault((row.status, row.note), []).append(row.name)
-    lines = [f"{', '.join(who)}: {status}: {note}" for (status, note), who in names.items()]
+    lines = []
+    for (status, note), who in names.items():
+        lines.append(f"{', '.join(who)}: {status}: {note}")
+        if meaning := explain(note):
+            lines.append(f"  {meaning}")
     if record.ceilings:
         lines.append(
             f"ceilings measured here: copy {record.ceilings['copy_GBps']:.0f} GB/s, "
