@@ -1,5 +1,7 @@
 """Two runs side by side: what differs around them, and every time that both have."""
 
+import textwrap
+
 from sections.common.table import format_table
 from sections.runner.results import bests, place, timed
 
@@ -72,8 +74,11 @@ def table(cases: dict[tuple, list[tuple]]) -> str:
         rows.append([f"{section}: {case}"] + [""] * 7)
         above = None
         for variant, a, b in pairs:
-            times = [f"{a['ms']:.3f}", f"{b['ms']:.3f}", f"{b['ms'] / a['ms']:.2f}x"]
-            first = [step(above, variant), *times] if variant != above else [""] * 4
+            first = [""] * 4
+            if variant != above:
+                *lines, last = textwrap.wrap(step(above, variant), 46) or ["?"]
+                rows += [[line] + [""] * 7 for line in lines]
+                first = [last, f"{a['ms']:.3f}", f"{b['ms']:.3f}", f"{b['ms'] / a['ms']:.2f}x"]
             changes.append(change(a, b))
             rows.append([*first, a["baseline"].partition(" (")[0], f"{a['ratio']:.2f}x",
                          f"{b['ratio']:.2f}x", changes[-1]])
