@@ -1,19 +1,30 @@
-"""Colab as its maintainers published it in August 2026: TileLang and what it needs go there, and
-nothing that is there has to give way.
+"""Colab as its maintainers published it in August 2026: nothing that is there gives way to what the
+tour installs, its CUDA 12.8 takes every kernel, and two cores are not kept busy for too long.
 
-Real pip and the real index, nothing is installed. In place of Colab's packages pip is offered
-wheels that only bear their names and versions, so that none of them is downloaded.
+The packages: real pip and the real index, nothing is installed. In place of Colab's packages pip is
+offered wheels that only bear their names and versions, so that none of them is downloaded.
+
+The kernels are what the sections themselves ask to build on Colab's GPUs, whose facts are stubbed.
 """
 
+import dataclasses
 import json
+import math
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+from sections import ORDER
+from sections.common import ahead, codegen, smoke
+from sections.common.device import select
 from sections.runner.environment import TESTED, release
+from tests import nvrtc
 from tests.made_wheels import make_wheel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,3 +82,128 @@ def test_a_package_that_would_have_to_give_way_is_seen(colab):
     done = resolve(colab, f"tilelang=={TESTED}", "numpy>=2.2")
     assert done.returncode == 1 and "ResolutionImpossible" in done.stderr
     assert "numpy" in done.stderr
+
+
+# Kernels
+
+GPUS = {  # capability, shared memory in KB, free memory in GB, cores of the machine
+    "T4": ((7, 5), 64, 15.6, 2),
+    "L4": ((8, 9), 99, 23.4, 12),
+    "A100": ((8, 0), 163, 42.0, 12),
+}
+SIZES = {"M", "N", "K", "B", "H", "Sq", "Skv", "D"}
+KINDS = ("dtype", "causal", "tanh")  # arguments that make another kernel of a kernel
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A kernel that a section asks for, and what it is compiled for."""
+
+    section: str
+    kernel: object
+    arguments: dict
+    arch: str
+    target: str
+
+    @property
+    def kind(self) -> tuple:
+        name = self.kernel.func.orig_func.__name__
+        return self.section, name, *(str(self.arguments.get(kind)) for kind in KINDS)
+
+    @property
+    def volume(self) -> int:
+        return math.prod(self.arguments[name] for name in SIZES & self.arguments.keys())
+
+    @property
+    def program(self) -> str:
+        """The same for jobs that come to one program."""
+        defaults = {name: parameter.default
+                    for name, parameter in self.kernel.signature.parameters.items()}
+        everything = {**defaults, **self.arguments}
+        return repr((id(self.kernel.func.orig_func), self.kernel.pass_configs, self.target,
+                     sorted((name, str(value)) for name, value in everything.items())))
+
+
+@pytest.fixture
+def jobs_on(monkeypatch):
+    """What the tour compiles on a GPU, and what it only reads: two lists of jobs."""
+    def gather(capability, shared_kb, free_gb, cores, arch=None, quick=False):
+        facts = SimpleNamespace(
+            name="a GPU", major=capability[0], minor=capability[1], multi_processor_count=40,
+            shared_memory_per_block_optin=shared_kb * 1024)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: facts)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (int(free_gb * 1e9), 0))
+        device = select("auto", arch)
+        compiled = [Job("smoke", smoke.add_one, {"N": 32}, device.arch, str(device.target))]
+        read = []
+        for section in ORDER:
+            wanted, shown = ahead._wanted(device, f"sections.{section}", quick)
+            assert wanted, f"{section} asked for nothing"
+            for kernel, arguments, *other in wanted:
+                where = other[0] if other else device
+                compiled.append(Job(section, kernel, arguments, where.arch, str(where.target)))
+            for kernel, arguments, *other in shown:
+                name = other[0] if other else device.arch
+                read.append(Job(section, kernel, arguments, name, name))
+        return compiled, read
+    return gather
+
+
+def refused(jobs) -> list[str]:
+    """What Colab's CUDA says to the jobs that it does not take."""
+    found, seen = [], set()
+    for job in jobs:
+        try:
+            code = codegen.generate(job.kernel, job.arch, **job.arguments)
+        except TypeError as error:  # what TileLang itself cannot compile
+            found.append(f"{job}: {error}")
+            continue
+        if code not in seen:
+            seen.add(code)
+            try:
+                assert nvrtc.cubin(code).startswith(b"\x7fELF")
+            except nvrtc.Refused as error:
+                found.append(f"{job}: {error}")
+    return found
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_its_cuda_takes_one_kernel_of_each_kind(jobs_on, gpu):
+    """The largest of each kind, and of those the last, which is the best row of a ladder."""
+    compiled, _ = jobs_on(*GPUS[gpu], quick=True)
+    chosen = {}
+    for job in compiled:
+        if job.kind not in chosen or job.volume >= chosen[job.kind].volume:
+            chosen[job.kind] = job
+    assert {kind[0] for kind in chosen} == {"smoke", *ORDER} and len(chosen) >= 14
+    assert refused(chosen.values()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "whole"])
+@pytest.mark.parametrize("gpu", GPUS)
+def test_its_cuda_takes_every_kernel(jobs_on, gpu, quick):
+    compiled, read = jobs_on(*GPUS[gpu], quick=quick)
+    assert refused([*compiled, *read]) == []
+
+
+def test_its_cuda_says_what_it_does_not_take():
+    code = codegen.generate(smoke.add_one, "sm_75", N=32)
+    assert nvrtc.cubin(code).startswith(b"\x7fELF")
+    wrong = dataclasses.replace(code, source=f"{code.source}\nnonsense here;")
+    with pytest.raises(nvrtc.Refused, match=r'(?s)add_one.* sm_75: .*"nonsense" is undefined'):
+        nvrtc.cubin(wrong)
+    with pytest.raises(ImportError, match="type: pip install nvidia-cuda-nvrtc-cu12==12.8.93 "):
+        nvrtc.folder("nvidia.cuda_nothing")
+
+
+@pytest.mark.parametrize("gpu, arch, quick, most", [
+    (GPUS["T4"], None, False, 45), (GPUS["T4"], None, True, 30),
+    (((9, 0), 227, 140.0, 2), "sm_75", False, 45), (((9, 0), 227, 140.0, 2), "sm_75", True, 30),
+], ids=["T4", "T4 quick", "its code on an H200", "its code on an H200, quick"])
+def test_two_cores_are_not_kept_busy_for_too_long(jobs_on, gpu, arch, quick, most):
+    compiled, _ = jobs_on(*gpu, arch=arch, quick=quick)
+    assert len({job.program for job in compiled}) <= most
+    assert len({job.program for job in compiled if job.section == "flash_attention"}) <= 10
