@@ -156,7 +156,8 @@ def _exercise(found: argparse.Namespace) -> tuple[str | None, int]:
     if name == "list" or words[0] != "hint" or not number.isdecimal():
         raise UsageError(f"--exercise {' '.join(found.exercise)}: not understood; after an "
                          "exercise's name may stand: hint, or hint 2")
-    if not 1 <= int(number) <= (most := len(hints(source(name)))):
+    most = len(hints(source(name)))
+    if not 1 <= int(number) <= most:
         raise UsageError(f"--exercise {name} hint {number}: there are hints 1 to {most}")
     return name, int(number)
 
