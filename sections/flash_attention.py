@@ -12,7 +12,7 @@ summed up so far is scaled down to it.
 import math
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tilelang
 import tilelang.language as T
@@ -21,9 +21,8 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sections.common.device import capability
-from sections.common.ladder import Problem, Rung, best, climb, describe, steps
+from sections.common.ladder import Problem, Rung, best, climb, describe, jobs, selected, show, steps
 from sections.common.measure import Work, time_ms
-from sections.common.page import kilobytes
 
 LOG2E = math.log2(math.e)  # exp(x) = exp2(x * LOG2E), and exp2 is what the hardware has
 
@@ -267,22 +266,19 @@ def run(page):
     page.show(flash_attention)
 
     causal, *others = cases(page)
-    ladder = choose_ladder(page)
-    possible = [step for step in ladder if not meets_fault(page.device.arch, step.schedule)]
-    jobs = [(flash_attention, {**case.arguments, **schedule_of(page.device, case)})
-            for case in (*AWKWARD, *others)]
     shown = causal if page.device.is_gpu else SHOWN
+    ladder = choose_ladder(page)
+    wanted = [(flash_attention, {**case.arguments, **schedule_of(page.device, case)})
+              for case in (*AWKWARD, *others)]
     # All together, in parallel; below they are ready.
-    page.build(jobs + [(flash_attention, {**causal.arguments, **step.schedule})
-                       for step in possible],
-               read=[(flash_attention, {**shown.arguments, **possible[-1].schedule})])
-    kernels = dict(zip((*AWKWARD, *others), page.build(jobs), strict=True))
+    page.build([*wanted, *jobs(page, flash_attention, ladder, causal.arguments)],
+               read=[(flash_attention, {**shown.arguments, **schedule_of(page.device, causal)})])
+    kernels = dict(zip((*AWKWARD, *others), page.build(wanted), strict=True))
     for case in AWKWARD:
         check(page, case, kernels[case])
-    climbed = iter(climb(page, flash_attention, possible, problem(page, causal, shown)))
-    rungs = [next(climbed) if step in possible else Rung(step, left_out=f"left out: {FAULT}")
-             for step in ladder]
-    show_ladder(page, rungs, causal, shown)
+    rungs = climb(page, flash_attention, ladder, problem(page, causal, shown))
+    introduce(page, causal, shown)
+    show(page, rungs, "SDPA")
 
     rows = [best(rungs).measurement] if best(rungs) else []
     for case in others:
@@ -304,14 +300,10 @@ def cases(page) -> list[Case]:
 
 
 def choose_ladder(page) -> list:
-    """This architecture's ladder, in quick mode its ends; with the learner's own row, if any."""
-    ladder = list(page.device.preset(LADDERS))
-    if page.quick:
-        ladder = [ladder[0], ladder[-1]]
-    if page.overrides:
-        yours = page.schedule(ladder[-1].schedule)
-        ladder += steps(("yours", yours, "from the command line"))
-    return ladder
+    """This architecture's ladder; what TileLang cannot compile is marked."""
+    ladder = page.device.preset(LADDERS)
+    return [replace(step, fault=FAULT) if meets_fault(page.device.arch, step.schedule) else step
+            for step in selected(page, ladder, ladder[-1].schedule)]
 
 
 def problem(page, case: Case, shown: Case) -> Problem:
@@ -378,38 +370,14 @@ def fastest_sdpa(page, tensors, case: Case) -> tuple:
     return f"SDPA ({BACKENDS.get(backend, 'math')})", lambda: attend(backend)
 
 
-def show_ladder(page, rungs: list[Rung], case: Case, shown: Case) -> None:
-    """The ladder: on a GPU time and throughput, otherwise what the generated code does."""
+def introduce(page, case: Case, shown: Case) -> None:
+    """What the ladder's table shows."""
     steps_shown = "its first and its last row" if page.quick else "one change a row"
     page.say(f"""A ladder of schedules for {shown.name}, {steps_shown}. Shared memory holds block_M
     rows of Q, and for each stage block_N rows of K and of V.""")
-    if page.device.is_gpu:
-        cells, headers = figures, ["ms", "TFLOP/s", "vs SDPA"]
-    else:
-        cells, headers = instructions, ["threads", "copies", "multiplies"]
+    if not page.device.is_gpu:
         page.say(f"""Every row ran here, on the CPU, for {case.name}, and was checked. What is shown
         is generated for {page.device.arch}.""")
-    rows = [[number, rung.step.change, rung.code and kilobytes(rung.code.shared_bytes),
-             *cells(rung), rung.left_out or rung.step.why] for number, rung in enumerate(rungs, 1)]
-    page.table(["", "step", "shared", *headers, "why"], rows,
-               right=("", "shared", "ms", "TFLOP/s", "vs SDPA", "threads"))
-
-
-def figures(rung: Rung) -> list:
-    """Time, throughput and ratio of a row."""
-    m = rung.measurement
-    return [f"{m['ms']:.3f}", f"{m['value']:.0f}", f"{m['ratio']:.2f}x"] if m else [None] * 3
-
-
-def instructions(rung: Rung) -> list:
-    """Threads of a row, and what copies and multiplies in its generated code."""
-    from sections.common.codegen import landmarks
-
-    if not rung.code:
-        return [None] * 3
-    found = {mark.name for mark in landmarks(rung.code)}
-    copies = next((name for name in ("TMA load", "cp.async") if name in found), "plain loads")
-    return [rung.code.threads, copies, "wgmma" if "wgmma" in found else "mma.sync"]
 
 
 def show_rows(page, rows: list[dict]) -> None:

@@ -13,9 +13,8 @@ import tilelang
 import tilelang.language as T
 import torch
 
-from sections.common.ladder import Problem, best, climb, describe, steps
+from sections.common.ladder import Problem, best, climb, describe, jobs, selected, show, steps
 from sections.common.measure import Work
-from sections.common.page import kilobytes
 
 
 @tilelang.jit
@@ -171,12 +170,11 @@ def run(page):
     size = ((2048 if page.quick else 4096),) * 3 if gpu else (100, 130, 70)
     ladder = choose_ladder(page)
     schedule = page.schedule(best_schedule(page.device))
-    jobs = [{**sizes(*size), **step.schedule} for step in ladder]
     awkward = [{**sizes(*shape), **fitted(schedule, *shape[1:])} for shape in AWKWARD]
-    if goes_larger(page):
-        jobs.append({**sizes(*(2 * side for side in size)), **schedule})
+    larger = [(gemm, {**sizes(*(2 * side for side in size)), **schedule})]
     # All together, in parallel; below they are ready.
-    page.build([(gemm, job) for job in jobs + awkward],
+    page.build([*jobs(page, gemm, ladder, sizes(*size)), *((gemm, job) for job in awkward),
+                *(larger if goes_larger(page) else [])],
                read=[(gemm, {**sizes(*(size if gpu else [SHOWN] * 3)), **schedule})])
 
     check_awkward(page, awkward)
@@ -196,7 +194,7 @@ def run(page):
         page.say(f"""Every row ran here, on the CPU, for {case(*size)}, and was checked. What is
         shown is the code generated from the same source for {page.device.arch} and
         {case(SHOWN, SHOWN, SHOWN)}.""")
-    (timed_table if gpu else generated_table)(page, rungs)
+    show(page, rungs, "cuBLAS")
 
     chosen = best(rungs)
     explained = chosen or next(rung for rung in rungs if rung.step.schedule == schedule)
@@ -231,14 +229,8 @@ def sizes(M: int, N: int, K: int) -> dict:
 
 
 def choose_ladder(page) -> list:
-    """This architecture's ladder, in quick mode its ends; with the learner's own row, if any."""
-    ladder = list(page.device.preset(LADDERS))
-    if page.quick:
-        ladder = [ladder[0], ladder[page.device.preset(BEST_STEP)]]
-    if page.overrides:
-        yours = page.schedule(best_schedule(page.device))
-        ladder += steps(("yours", yours, "from the command line"))
-    return ladder
+    """This architecture's ladder."""
+    return selected(page, page.device.preset(LADDERS), best_schedule(page.device))
 
 
 def check_awkward(page, jobs: list[dict]) -> None:
@@ -247,38 +239,6 @@ def check_awkward(page, jobs: list[dict]) -> None:
     for shape, kernel in zip(AWKWARD, kernels, strict=True):
         A, B = inputs(page, *shape)
         page.check(case(*shape), kernel, (A, B), reference(A, B), reduction=shape[2])
-
-
-def timed_table(page, rungs) -> None:
-    """The ladder on a GPU: time, throughput, ratio to cuBLAS."""
-    rows = []
-    for number, rung in enumerate(rungs, 1):
-        m = rung.measurement
-        figures = [f"{m['ms']:.3f}", f"{m['value']:.0f}", f"{m['ratio']:.2f}x"] if m else [None] * 3
-        rows.append([number, rung.step.change, shared(rung), *figures,
-                     rung.left_out or rung.step.why])
-    page.table(["", "step", "shared", "ms", "TFLOP/s", "vs cuBLAS", "why"], rows,
-               right=("", "shared", "ms", "TFLOP/s", "vs cuBLAS"))
-
-
-def generated_table(page, rungs) -> None:
-    """The ladder without a GPU: what the generated code does."""
-    from sections.common.codegen import landmarks
-
-    rows = []
-    for number, rung in enumerate(rungs, 1):
-        found = {mark.name for mark in landmarks(rung.code)} if rung.code else set()
-        copies = next((name for name in ("TMA load", "cp.async") if name in found), "plain loads")
-        multiplies = next((name for name in ("wgmma", "mma.sync") if name in found), None)
-        rows.append([number, rung.step.change, shared(rung), rung.code and rung.code.threads,
-                     copies, multiplies, rung.left_out or rung.step.why])
-    page.table(["", "step", "shared", "threads", "copies", "multiplies", "why"], rows,
-               right=("", "shared", "threads"))
-
-
-def shared(rung) -> str | None:
-    """The compiler's figure for a row's shared memory."""
-    return kilobytes(rung.code.shared_bytes) if rung.code else None
 
 
 def conclude(page, rungs, chosen, larger: dict | None) -> None:

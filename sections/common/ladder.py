@@ -1,4 +1,7 @@
-"""A ladder of schedules: one change a row, each checked, timed, and beside it what it bought."""
+"""A ladder of schedules: one change a row, each checked, timed, and beside it what it bought.
+
+`selected` chooses the rows, `climb` builds, checks and times them, `show` prints them.
+"""
 
 from dataclasses import dataclass
 
@@ -8,11 +11,17 @@ from sections.common.page import Page, kilobytes
 
 @dataclass(frozen=True)
 class Step:
-    """One row: what changed, the whole schedule, and the reason in a few words."""
+    """One row: what changed, the whole schedule, and the reason in a few words.
+
+    kernel  a kernel of the row's own, for one architecture; None: the ladder's
+    fault   why it cannot be compiled, where that is known
+    """
 
     change: str
     schedule: dict
     why: str
+    kernel: object = None
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,10 @@ class Problem:
 
 @dataclass
 class Rung:
-    """A step with what came of it; `measurement` is None where nothing was timed."""
+    """A step with what came of it; `measurement` is None where nothing was timed.
+
+    left_out  why the row was not run, or not timed; empty where it was
+    """
 
     step: Step
     kernel: object = None
@@ -57,15 +69,51 @@ def steps(*changes: tuple[str, dict, str]) -> list[Step]:
     return ladder
 
 
+def selected(page: Page, ladder: list[Step], schedule: dict, own: list[Step] = ()) -> list[Step]:
+    """The rows to climb: all, or in quick mode the first and the best; then the learner's.
+
+    schedule  the best row's
+    own       rows with kernels of their own; they come last, and not in quick mode
+    """
+    if page.quick:
+        ladder = [ladder[0], next(step for step in ladder if step.schedule == schedule)]
+        own = []
+    yours = steps(("yours", page.schedule(schedule), "from the command line"))
+    return [*ladder, *own, *(yours if page.overrides else [])]
+
+
+def jobs(page: Page, kernel, ladder: list[Step], arguments: dict) -> list[tuple]:
+    """What `page.build` takes: the rows that run here."""
+    return [(step.kernel or kernel, {**arguments, **step.schedule}) for step in ladder
+            if _runs(page, step)]
+
+
+def _runs(page: Page, step: Step) -> bool:
+    """Whether a row runs here: a kernel of its own needs its GPU."""
+    return not step.fault and (page.device.is_gpu or not step.kernel)
+
+
 def climb(page: Page, kernel, ladder: list[Step], problem: Problem) -> list[Rung]:
     """Compile all steps in parallel, check each, time each in turn with the baseline.
 
-    A step whose shared memory is over this device's limit is left out, with both figures.
+    A step whose shared memory is over this device's limit is left out, with both figures. One with
+    a kernel of its own is only read where there is no GPU.
     """
+    from sections.common.codegen import generate
+
     limit = page.device.shared_bytes
     rungs = [Rung(step) for step in ladder]
-    built = page.build((kernel, {**problem.arguments, **step.schedule}) for step in ladder)
-    for rung, result in zip(rungs, built, strict=True):
+    built = iter(page.build(jobs(page, kernel, ladder, problem.arguments)))
+    for rung in rungs:
+        if rung.step.fault:
+            rung.left_out = f"left out: {rung.step.fault}"
+            continue
+        if not _runs(page, rung.step):
+            rung.code = generate(rung.step.kernel, page.device.arch, **problem.shown,
+                                 **rung.step.schedule)
+            rung.left_out = f"not run here; {rung.step.why}"
+            continue
+        result = next(built)
         if isinstance(result, BaseException):
             page.fail(f"{rung.step.change}: did not compile: {result}")
             rung.left_out = "did not compile"
@@ -85,6 +133,35 @@ def climb(page: Page, kernel, ladder: list[Step], problem: Problem) -> list[Rung
                     dict([problem.baseline]), problem.work, rounds=3,
                 )[0]
     return rungs
+
+
+def show(page: Page, rungs: list[Rung], against: str) -> None:
+    """Print a ladder: on a GPU times and ratios, without one what the generated code does."""
+    if page.device.is_gpu:
+        cells, headers = _figures, ["ms", "TFLOP/s", f"vs {against}"]
+    else:
+        cells, headers = _instructions, ["threads", "copies", "multiplies"]
+    rows = [[number, rung.step.change, rung.code and kilobytes(rung.code.shared_bytes),
+             *cells(rung), rung.left_out or rung.step.why] for number, rung in enumerate(rungs, 1)]
+    page.table(["", "step", "shared", *headers, "why"], rows,
+               right=("", "shared", "ms", "TFLOP/s", f"vs {against}", "threads"))
+
+
+def _figures(rung: Rung) -> list:
+    """Time, throughput and ratio of a row."""
+    m = rung.measurement
+    return [f"{m['ms']:.3f}", f"{m['value']:.0f}", f"{m['ratio']:.2f}x"] if m else [None] * 3
+
+
+def _instructions(rung: Rung) -> list:
+    """Threads of a row, and what copies and multiplies in its generated code."""
+    from sections.common.codegen import landmarks
+
+    if not rung.code:
+        return [None] * 3
+    found = {mark.name for mark in landmarks(rung.code)}
+    copies = next((name for name in ("TMA load", "cp.async") if name in found), "plain loads")
+    return [rung.code.threads, copies, "wgmma" if "wgmma" in found else "mma.sync"]
 
 
 def describe(schedule: dict) -> str:
