@@ -88,28 +88,31 @@ ON_A_GPU = {
                            "dtype=torch.uint8) for _ in range(10_000)]", "FAIL",
                            "OutOfMemoryError: CUDA out of memory"),
 }
-# A line of each section's kernel: (module, as it is, slightly wrong, NaN).
-PRODUCT = ("            T.copy(B[k * block_K, bx * block_N], B_shared)\n"
-           "            T.gemm(A_shared, B_shared, C_local, policy=policy)\n")
-PRODUCTS = (PRODUCT, PRODUCT.replace("bx *", "0 *"),
-            PRODUCT + "            T.fill(C_local, float('nan'))\n")
+NAN = "float('nan')"
+GEMM = "            T.gemm(A_shared, B_shared, C_local, policy=policy)\n"
+PRODUCT = {"wrong result": ("T.copy(A[by * block_M, k * block_K], A_shared)",
+                            "T.copy(A[by * block_M, 0 * block_K], A_shared)"),
+           "NaN": (GEMM, GEMM + f"            T.fill(C_local, {NAN})\n")}
+MENDED = "            T.copy(A[by * block_M, k * block_K], A_shared)\n"
+# What each section computes with: the module, and what is changed in its kernel into what.
 KERNELS = {
-    "vector_add": ("vector_add", "            A_local[i] += B_local[i]\n",
-                   "            A_local[i] += 1.01 * B_local[i]\n",
-                   "            A_local[i] += T.cast(T.sqrt(T.float32(-1)), dtype)\n"),
-    "gemm": ("gemm", *PRODUCTS),
-    "fused_epilogue": ("fused_epilogue", *PRODUCTS),
-    "softmax": ("softmax", "        T.reduce_sum(x, total)\n",
-                "        T.reduce_sum(x, total)\n        total[0] *= 1.01\n",
-                "        T.fill(total, float('nan'))\n"),
-    "flash_attention": ("flash_attention", "            T.copy(scores, weights)\n",
-                        "            T.copy(scores, weights)\n            T.fill(weights, 1)\n",
-                        "            T.fill(weights, float('nan'))\n"),
-    "autotune": ("gemm", *PRODUCTS),
-    "debugging": ("debugging", "            T.copy(A[by * block_M, k * block_K], A_shared)\n",
-                  "            T.copy(A[0 * block_M, k * block_K], A_shared)\n",
-                  "            T.fill(A_shared, float('nan'))\n"),
-    "architectures": ("gemm", *PRODUCTS),
+    "vector_add": ("vector_add", {
+        "wrong result": ("A_local[i] += B_local[i]", "A_local[i] += 1.01 * B_local[i]"),
+        "NaN": ("A_local[i] += B_local[i]", "A_local[i] += T.cast(T.sqrt(T.float32(-1)), dtype)")}),
+    "gemm": ("gemm", PRODUCT),
+    "fused_epilogue": ("fused_epilogue", PRODUCT),
+    "softmax": ("softmax", {
+        "wrong result": ("T.reduce_sum(x, total)\n", "T.reduce_sum(x, total)\n"
+                                                     "        total[0] *= 1.01\n"),
+        "NaN": ("T.reduce_sum(x, total)\n", f"T.fill(total, {NAN})\n")}),
+    "flash_attention": ("flash_attention", {
+        "wrong result": ("T.copy(scores, weights)\n", "T.fill(weights, 1)\n"),
+        "NaN": ("T.copy(scores, weights)\n", f"T.fill(weights, {NAN})\n")}),
+    "autotune": ("gemm", PRODUCT),
+    "debugging": ("debugging", {
+        "wrong result": (MENDED, MENDED.replace("by *", "0 *")),
+        "NaN": (MENDED, MENDED + f"            T.fill(A_shared, {NAN})\n")}),
+    "architectures": ("gemm", PRODUCT),
 }
 EVERY = [(fault, section) for fault in FAULTS for section in ORDER]
 SOME = [(fault, ORDER[number % len(ORDER)]) for number, fault in enumerate(FAULTS)]
@@ -148,8 +151,8 @@ class Copy(Home):
         if fault.code:
             self.change(section, "def run(page):\n", STRIKE.format(fault.code))
         else:
-            module, line, wrong, nan = KERNELS[section]
-            self.change(module, line, nan if name == "NaN" else wrong)
+            module, changes = KERNELS[section]
+            self.change(module, *changes[name])
         return fault
 
     def tell_in_order(self, *names: str) -> None:
@@ -260,8 +263,9 @@ def test_a_fault_in_any_real_section_costs_one_row(tour, healthy, fault, section
 
 
 @pytest.mark.gpu
-def test_faults_of_a_gpu_cost_a_row_each(tour):
+def test_a_fault_of_a_gpu_costs_one_row(tour, record_property):
     """Both in one tour: an illegal access costs the worker too, the memory is given back."""
+    record_property("faults", 2)
     faults = {"softmax": tour.inject("illegal memory access", "softmax"),
               "debugging": tour.inject("out of memory", "debugging")}
     code, found, _ = run(tour, *faults, "vector_add", device="cuda")
