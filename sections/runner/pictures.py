@@ -129,12 +129,12 @@ def kernels(found: dict):
         for name, x in points:
             color, marker = families[name]
             size = 120 if name == "TileLang" else 42
-            axes.scatter(x, y, size, color, marker, edgecolors="white", linewidths=0.7, zorder=2)
+            axes.scatter(x, y, size, color, marker=marker, edgecolors="white", zorder=2)
         axes.annotate(f"{best['ratio']:.2f}x {short(best['baseline'])}", (1.01, y),
                       xycoords=("axes fraction", "data"), va="center", fontsize=10,
                       color=BLUE if as_fast(best) else RED)
     for name, (color, marker) in families.items():
-        axes.scatter([], [], 60, color, marker, label=name)
+        axes.scatter([], [], 60, color, marker=marker, label=name)
     axes.legend(**ABOVE)
     axes.axvline(100, color=GREY, linestyle="--", linewidth=1, zorder=0)
     axes.set_yticks(range(len(rows)), [f"{s}  {e[0]['case']}" for s, e in rows], fontsize=10)
@@ -165,7 +165,7 @@ def work(entry: dict) -> tuple[float, float] | None:
     (N): an addition; (rows, columns): 5 FLOPs an element; (M, N, K): the two matrices and their
     product; (batch, heads, length, head size): Q, K, V and O. Each byte counts once.
     """
-    sizes, dtype, *_ = [*entry["case"].split(), ""]
+    sizes, dtype, *_ = [*entry["case"].split(), "", ""]
     if not re.fullmatch(r"\d+(x\d+)*", sizes) or not re.fullmatch(r"b?float(16|32)", dtype):
         return None
     sizes, itemsize = [int(size) for size in sizes.split("x")], int(dtype[-2:]) // 8
@@ -207,7 +207,8 @@ def roofline(found: dict):
         for (color, marker), (section, marks) in zip(MARKERS.items(), points.items(),
                                                      strict=False):
             xs, ys, _ = zip(*marks, strict=True)
-            part.scatter(xs, ys, size, color, marker, label=section, edgecolors="white", zorder=3)
+            part.scatter(xs, ys, size, color, marker=marker, label=section, edgecolors="white",
+                         zorder=3)
     below = 0.5 * copy / 1e3
     axes.text(0.2, 0.2 * below, f"copy ceiling, {copy:.0f} GB/s", fontsize=10, color=GREY,
               rotation=math.degrees(math.atan(below)), transform_rotates_text=True,
@@ -319,7 +320,7 @@ def autotune(found: dict):
     for (color, marker), (name, group) in zip(MARKERS.items(), sorted(groups.items()),
                                               strict=False):
         axes.scatter([e["shared_bytes"] / 1024 for e in group], [e["ms"] for e in group], 75, color,
-                     marker, label=name, edgecolors="white", zorder=3)
+                     marker=marker, label=name, edgecolors="white", zorder=3)
     limit = SHARED_BYTES.get(found["environment"]["arch"], 0) / 1024
     if limit:
         axes.axvline(limit, color=GREY, linewidth=1.2)
@@ -328,11 +329,12 @@ def autotune(found: dict):
     axes.axhline(cublas, color=GREY, linestyle="--", linewidth=1.2)
     axes.annotate(short(winner["baseline"]), (0.005, cublas), xycoords=("axes fraction", "data"),
                   va="bottom", fontsize=10, color=GREY)
-    axes.scatter(winner["shared_bytes"] / 1024, winner["ms"], 330, "none", "o", edgecolors="black",
+    axes.scatter(winner["shared_bytes"] / 1024, winner["ms"], 330, "none", edgecolors="black",
                  linewidths=1.8, zorder=4)
     for entry, word, place_of_text in ((winner, "the tuner's choice", (0.55, 0.6)),
                                        (slowest, "the slowest", (0.3, 0.94))):
-        axes.annotate(f"{word}: {entry['ms']:.3f} ms\n{entry['variant']}",
+        name = textwrap.fill(entry["variant"], 48)
+        axes.annotate(f"{word}: {entry['ms']:.3f} ms\n{name}",
                       (entry["shared_bytes"] / 1024, entry["ms"]), xytext=place_of_text,
                       textcoords="axes fraction", va="top", fontsize=10,
                       bbox={"color": "white", "alpha": 0.8, "pad": 1},
