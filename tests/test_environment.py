@@ -15,9 +15,7 @@ from sections.runner.environment import (
     cuda_home,
     gpu_of,
     machine_facts,
-    neutralised,
     release,
-    variables,
 )
 from sections.runner.problems import Problem, obstacle, problems, within
 from tests import made_facts
@@ -377,44 +375,6 @@ def test_versions_and_specifiers():
     assert not within("0.1.13", "<0.1.13,>=0.1.11")
     assert not within("0.1.9", ">=0.1.11") and within("9", "")
     assert within("1.2", "!=1.3,==1.2,<=1.2") and not within("1.3", ">1.3")
-
-
-# Variables
-
-
-def test_variables_are_named_with_value_and_effect(tmp_path):
-    (tmp_path / "tilelang").mkdir()
-    environ = {
-        "TILELANG_DEFAULT_TARGET": "hip",
-        "CUDA_VISIBLE_DEVICES": "1",
-        "TILELANG_SOMETHING_NEW": "x" * 60,
-        "PYTHONPATH": f"/somewhere:{tmp_path}",
-        "HOME": "/root",
-    }
-    assert variables(environ) == [
-        "CUDA_VISIBLE_DEVICES=1: which GPUs are seen",
-        f"PYTHONPATH={environment.cut(str(tmp_path), 30)}: torch or tilelang is taken from there",
-        "TILELANG_DEFAULT_TARGET=hip: what every kernel is compiled for (the tour leaves it out)",
-        f"TILELANG_SOMETHING_NEW={'x' * 27}...: a setting of TileLang's",
-    ]
-    assert variables({"PYTHONPATH": "/somewhere"}) == []
-
-
-def test_the_worker_is_spared_what_would_change_a_verdict_or_a_number():
-    kept = {"CUDA_VISIBLE_DEVICES": "0", "CUDA_HOME": "/c", "TILELANG_CACHE_DIR": "/t", "A": "b"}
-    bent = dict.fromkeys(
-        (
-            "TILELANG_DEFAULT_TARGET",
-            "TILELANG_EXECUTION_BACKEND",
-            "TILELANG_DISABLE_CACHE",
-            "NVIDIA_TF32_OVERRIDE",
-            "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-            "CUDA_LAUNCH_BLOCKING",
-            "PYTHONOPTIMIZE",
-        ),
-        "1",
-    )
-    assert neutralised({**kept, **bent}) == kept
 
 
 # Facts

@@ -8,7 +8,7 @@ from sections.course import Course
 from sections.runner import results, summary
 from sections.runner.arguments import Options
 from sections.runner.check import report
-from sections.runner.environment import LEFT_OUT, Probe, machine_facts, neutralised
+from sections.runner.environment import LEFT_OUT, PASSED_ON, Probe, machine_facts, neutralised
 from sections.runner.install import Outcome, make_usable
 from sections.runner.problems import problems
 from sections.runner.quick_reference import render
@@ -38,7 +38,7 @@ def conduct(
                 for problem in problems(facts.result(), probe):
                     screen.line(f"note: {problem}")
                 for variable in facts.result()["variables"]:
-                    if variable.endswith(LEFT_OUT):
+                    if variable.endswith((LEFT_OUT, PASSED_ON)):
                         screen.line(f"note: {variable}")
 
         def mend(probe: Probe) -> Outcome:

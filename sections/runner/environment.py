@@ -124,16 +124,16 @@ def cut(text: str, length: int) -> str:
 
 def machine_facts() -> dict:
     """Everything about this machine that needs no import; takes a fraction of a second."""
-    found = installed()
-    home, home_from = cuda_home(os.environ, found["nvcc_package"])
+    found, environ = installed(), neutralised(os.environ)
+    home, home_from = cuda_home(environ, found["nvcc_package"])
     nvcc = os.path.join(home, "bin", "nvcc") if home else ""
-    compiler, compiler_from = cplus_compiler(os.environ)
+    compiler, compiler_from = cplus_compiler(environ)
     python = f"python3.{sys.version_info[1]}"
     return {
         **found,
         **operating_system(),
         **nvidia(),
-        **cache_folder(os.environ),
+        **cache_folder(environ),
         "python": ".".join(map(str, sys.version_info[:3])),
         "executable": sys.executable,
         "command": python_command(),
@@ -318,6 +318,7 @@ def cache_folder(environ) -> dict:
 # Variables that bend TileLang, torch or CUDA
 
 LEFT_OUT = "(the tour leaves it out)"
+PASSED_ON = "(passed on)"
 # Not passed on to the worker: each would change a verdict or a number.
 NEUTRALISED = {
     "TILELANG_DEFAULT_TARGET": "what every kernel is compiled for",
@@ -331,26 +332,59 @@ NEUTRALISED = {
     "TL_LOWER_TRACE": "writes down what each compiler pass does",
     "SKIP_LOADING_TILELANG_SO": "leaves TileLang's library out",
     "CUDA_LAUNCH_BLOCKING": "waits after each launch, longer times",
+    "CUDA_FORCE_PTX_JIT": "compiles all GPU code again",
+    "CUDA_DISABLE_PTX_JIT": "another architecture's code cannot run",
+    "CUDA_DEVICE_MAX_CONNECTIONS": "how launches queue, other times",
+    "CUDA_DEVICE_WAITS_ON_EXCEPTION": "a fault on the GPU becomes a hang",
     "NVIDIA_TF32_OVERRIDE": "changes float32 accuracy and speed",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "changes float32 accuracy and speed",
+    "DISABLE_ADDMM_CUDA_LT": "takes cuBLASLt away from torch",
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "allocates anew each time, longer times",
     "TORCHDYNAMO_DISABLE": "switches torch.compile off",
     "TORCH_COMPILE_DISABLE": "switches torch.compile off",
     "PYTHONOPTIMIZE": "switches TileLang's own checks off",
     "PYTHONWARNINGS": "can turn a warning into an error",
 }
-# Passed on: they are the user's wish.
-NAMED = {
-    "TILELANG_CACHE_DIR": "where compiled kernels are kept",
+# These, too, whatever they are called; but for the ones that are named below.
+FAMILIES = {
+    "TILELANG_": "a setting of TileLang's",
+    "TL_": "a setting of TileLang's",
+    "TVM_": "a setting of TVM's",
+    "NVCC_": "options that nvcc takes unasked",
+    "CUBLAS": "how cuBLAS computes",
+    "TORCH_BLAS_": "how torch multiplies",
+    "TORCH_CUDNN_": "how torch uses cuDNN",
+    "PYTORCH_TUNABLEOP_": "which algorithms torch takes",
+    "TORCHINDUCTOR_": "how torch.compile compiles",
+    "TORCHDYNAMO_": "how torch.compile compiles",
+    "TORCH_COMPILE_": "how torch.compile compiles",
+    "TRITON_": "how torch.compile compiles",
+}
+# Passed on, the user's wish; every tour says so, for a verdict or a number may depend on it.
+TOLD = {
     "TL_TEMPLATE_PATH": "where TileLang's headers come from",
     "TL_CUTLASS_PATH": "where CUTLASS comes from",
     "TVM_LIBRARY_PATH": "where TVM's libraries come from",
     "TVM_IMPORT_PYTHON_PATH": "where TVM comes from",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "how much of the GPU is given to the tour",
+    "CUDA_INJECTION64_PATH": "a tool that watches CUDA, other times",
+}
+# Passed on, the user's wish: `--check` names them.
+NAMED = {
+    "TILELANG_CACHE_DIR": "where compiled kernels are kept",
+    "TILELANG_AUTO_TUNING_CPU_UTILITIES": "how many cores compile while tuning",
+    "TILELANG_AUTO_TUNING_CPU_COUNTS": "how many cores compile while tuning",
+    "TILELANG_AUTO_TUNING_MAX_CPU_COUNT": "how many cores compile while tuning",
+    "TVM_FFI_CACHE_DIR": "where TVM keeps what it compiles",
+    "TORCHINDUCTOR_CACHE_DIR": "where torch.compile keeps what it compiles",
+    "TORCHINDUCTOR_COMPILE_THREADS": "how many cores torch.compile takes",
+    "TRITON_CACHE_DIR": "where Triton keeps what it compiles",
+    "TRITON_LIBCUDA_PATH": "where Triton finds the driver",
+    "TRITON_PTXAS_PATH": "where Triton finds its assembler",
     "CUDA_VISIBLE_DEVICES": "which GPUs are seen",
     "CUDA_DEVICE_ORDER": "which GPU is the first",
     "CUDA_HOME": "the CUDA toolkit and its nvcc",
     "CUDA_PATH": "the CUDA toolkit and its nvcc",
-    "CUBLAS_WORKSPACE_CONFIG": "which algorithms cuBLAS may take",
     "PYTORCH_CUDA_ALLOC_CONF": "how torch allocates GPU memory",
     "PYTORCH_ALLOC_CONF": "how torch allocates GPU memory",
     "CXX": "the C++ compiler",
@@ -359,7 +393,7 @@ NAMED = {
     "PIP_CONSTRAINT": "what pip must keep to",
     "PIP_NO_INDEX": "pip asks no package index",
 }
-FAMILIES = ("TILELANG_", "TL_", "TVM_")
+FOLDERS = ("TILELANG_CACHE_DIR", "CUDA_HOME", "CUDA_PATH")
 
 
 def variables(environ) -> list[str]:
@@ -367,16 +401,25 @@ def variables(environ) -> list[str]:
     lines = []
     for name, value in sorted(environ.items()):
         effect = NAMED.get(name)
-        if name in NEUTRALISED:
-            effect = f"{NEUTRALISED[name]} {LEFT_OUT}"
+        if what := left_out(name):
+            effect = f"{what} {LEFT_OUT}"
         elif name == "PYTHONPATH":
             value = hiding_folder(value)
-            effect = "torch or tilelang is taken from there" if value else None
-        elif name.startswith(FAMILIES) and not name.startswith("TILELANG_TOUR"):
-            effect = effect or "a setting of TileLang's"
+            effect = f"torch or tilelang is taken from there {PASSED_ON}" if value else None
+        elif name in TOLD:
+            effect = f"{TOLD[name]} {PASSED_ON}"
         if effect:
             lines.append(f"{name}={cut(value, 30)}: {effect}")
     return lines
+
+
+def left_out(name: str) -> str | None:
+    """What a variable does that the worker is spared; None for all others."""
+    if name in NEUTRALISED:
+        return NEUTRALISED[name]
+    if name in NAMED or name in TOLD or name.startswith("TILELANG_TOUR"):
+        return None
+    return next((effect for family, effect in FAMILIES.items() if name.startswith(family)), None)
 
 
 def hiding_folder(python_path: str) -> str:
@@ -389,5 +432,14 @@ def hiding_folder(python_path: str) -> str:
 
 
 def neutralised(environ) -> dict[str, str]:
-    """The worker's environment: without the variables that would change a verdict or a number."""
-    return {name: value for name, value in environ.items() if name not in NEUTRALISED}
+    """The worker's environment: without the variables that would change a verdict or a number.
+
+    Folders are told from the root: the worker lives in another one than the user. An empty name of
+    one counts as none, which TileLang does not do everywhere.
+    """
+    kept = {name: value for name, value in environ.items() if not left_out(name)}
+    for name in FOLDERS:
+        folder = kept.pop(name, "")
+        if folder:
+            kept[name] = os.path.abspath(os.path.expanduser(folder))
+    return kept
