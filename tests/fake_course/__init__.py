@@ -3,6 +3,7 @@
 ORDER = (
     "passes",
     "measures",
+    "keeps_data",
     "slow",
     "leaves_a_child",
     "leaves_a_distant_child",
