@@ -25,6 +25,8 @@ from sections.common.processes import RUN_VARIABLE, kill_run
 from sections.course import Course
 
 LONGEST_NOTE = 300  # characters; an event stays below what a pipe takes in one piece
+SHORTAGE = re.compile(r"(CUDA out of memory)\. Tried to allocate ([\d.]+ \w+)\..*?"
+                      r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
 
 
 class Events:
@@ -84,6 +86,9 @@ def root_cause(error: BaseException) -> str:
         return type(error).__name__
     telling = [line for line in lines if re.search(r"error\b[^:]*:\s*\S", line, re.IGNORECASE)]
     line = telling[0] if telling else (lines[-1] if len(lines) > 12 else lines[0])
+    shortage = SHORTAGE.search(line)
+    if shortage:
+        line = "{}: {} needed, {} of {} free".format(*(shortage[n] for n in (1, 2, 4, 3)))
     return one_line(f"{type(error).__name__}: {line}")
 
 
