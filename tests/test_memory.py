@@ -113,8 +113,8 @@ def test_the_note_has_the_figures(needed, free):
     text = (f"CUDA out of memory. Tried to allocate {needed}. GPU 0 has a total capacity of "
             f"14.74 GiB of which {free} is free. Process 4242 has 9.10 GiB memory in use. "
             "Including non-PyTorch memory, this process has 4.60 GiB memory in use. Of the "
-            "allocated memory 4.40 GiB is allocated by PyTorch, and 98.00 MiB is reserved by PyTorch but "
-            "unallocated. If reserved but unallocated memory is large try setting "
+            "allocated memory 4.40 GiB is allocated by PyTorch, and 98.00 MiB is reserved by "
+            "PyTorch but unallocated. If reserved but unallocated memory is large try setting "
             "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation.")
     import torch
 
