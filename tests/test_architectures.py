@@ -94,6 +94,18 @@ def test_what_became_of_the_two_statements(story):
     assert "4 warps multiply" in row(multiplies, "sm_90a")
 
 
+def test_what_is_said_of_bfloat16(story):
+    """Case 9: what torch says of a T4 is no reason to take bfloat16 there."""
+    from tilelang import language as T
+
+    told = " ".join(story[1].split())
+    assert "bfloat16 they multiply from sm_80 on." in told
+    for arch, multiplies in (("sm_75", False), ("sm_80", True)):
+        generated = code(arch, {**SAME, "dtype": T.bfloat16})
+        assert ("mma.sync" in marks(generated)) == multiplies
+        assert "mma.sync" in marks(code(arch))
+
+
 @pytest.mark.parametrize("owner, archs", [
     ("sm_80", ("sm_75", "sm_80", "sm_90a", "sm_120a")),
     ("sm_90a", ("sm_80", "sm_90a", "sm_120a")),
