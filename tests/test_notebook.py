@@ -2,6 +2,7 @@
 code comes. No GPU is used, also where there is one.
 """
 
+import json
 import os
 import re
 import shutil
@@ -15,6 +16,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from sections import ORDER
+from sections.runner.pictures import PICTURES
+from tests.made_results import made
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "colab_launcher.ipynb"
@@ -106,7 +109,7 @@ def test_valid_and_without_outputs():
     book = read()
     nbformat.validate(book)
     assert [cell.id for cell in book.cells if cell.cell_type == "code"] == \
-        ["gpu", "code", "tour", "table", "alone", "change", "again"]
+        ["gpu", "code", "tour", "table", "pictures", "exercise", "alone", "change", "again"]
     for cell in book.cells:
         if cell.cell_type == "code":
             assert cell.outputs == [] and cell.execution_count is None, cell.id
@@ -154,6 +157,8 @@ def test_with_the_files_beside_it(tmp_path):
     table = printed(book, "table").splitlines()
     assert table[0].split() == ["section", "case", "rel_error", "bound", "passed"]
     assert table[1].split()[:2] == ["vector_add", "65536"] and len(table) == 5
+    assert "kernels is left out: nothing was timed in this run" in printed(book, "pictures")
+    assert printed(book, "exercise").startswith("vector_add\n  add_tail ")
     assert "it owns the 256 elements" in printed(book, "alone")
     assert '"block_N": 1024 became "block_N": 128' in printed(book, "change")
     assert '"block_N": 128' in (folder / "sections/vector_add.py").read_text()
@@ -192,6 +197,29 @@ def test_without_any_code_the_run_stops_with_what_to_type(tmp_path):
     assert "line" not in shown, "no traceback"
     assert cell(book, "tour").outputs == []
     assert list(tmp_path.iterdir()) == []
+
+
+# Pictures and exercises
+
+
+def test_the_pictures_of_a_run_are_shown(tmp_path):
+    (tmp_path / "r.json").write_text(json.dumps(made()))
+    before = "from pathlib import Path\nfrom tilelang_tour import main\nresults = 'r.json'\n"
+    result = python(before + cell(read(), "pictures").source, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert result.stdout.count("<IPython.core.display.Image object>") == len(PICTURES), result
+    assert len(list((tmp_path / "pictures").glob("*.svg"))) == len(PICTURES)
+
+
+def test_an_exercise_is_begun_and_hinted_at(tmp_path):
+    book = read()
+    source = "from tilelang_tour import main\n"
+    for words in ("add_tail", "add_tail hint"):
+        fill(book, "exercise", exercise=words)
+        source += cell(book, "exercise").source + "\n"
+    result = python(source + "print(code)", cwd=tmp_path, PYTHONPATH=str(ROOT))
+    (path,) = tmp_path.iterdir()
+    assert path.name in result.stdout and "hint" in result.stdout.lower(), result
+    assert result.stdout.endswith("\n0\n")
 
 
 # The fields of the third cell

@@ -176,8 +176,11 @@ def test_the_layouts_tell_what_they_mean():
 
 
 def test_a_rehearsal_draws_what_it_has(tmp_path):
+    (tmp_path / "kernels.png").write_text("of an earlier run")
+    (tmp_path / "mine.png").write_text("mine")
     told = pictures.draw(made("rehearsal"), str(tmp_path))
-    assert sorted(path.stem for path in tmp_path.glob("*.png")) == DRAWN_IN_REHEARSAL
+    drawn = sorted(path.stem for path in tmp_path.glob("*.png"))
+    assert drawn == sorted([*DRAWN_IN_REHEARSAL, "mine"])
     left_out = [line for line in told if "is left out" in line]
     assert [line.split()[0] for line in left_out] == NAMES[:5]
     assert left_out[0] == "  kernels is left out: nothing was timed in this run"
@@ -206,6 +209,13 @@ def test_sections_without_a_picture_cost_no_other(tmp_path):
     told = pictures.draw(found, str(tmp_path))
     assert [path.stem for path in tmp_path.glob("*.png")] == ["swizzle"]
     assert [line for line in told if line.startswith("  fragment could not be drawn: ")]
+
+
+def test_what_cannot_be_written_in_a_picture_costs_that_picture(tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "PICTURES", (pictures.kernels, pictures.swizzle))
+    told = pictures.draw(made(gpu=r"a $\nosuch$ GPU"), str(tmp_path))
+    assert told[0].endswith(": swizzle") or told[1] == "  swizzle"
+    assert told[-1].startswith("  kernels could not be drawn: ValueError: ")
 
 
 def test_numbers_that_are_none_are_left_out():

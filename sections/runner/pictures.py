@@ -8,6 +8,7 @@ import math
 import os
 import re
 import textwrap
+from contextlib import suppress
 from importlib.util import find_spec
 from statistics import median
 
@@ -17,6 +18,7 @@ from sections.runner.results import bests, place, timed
 
 BLUE, ORANGE, GREEN, RED, SKY, PINK, YELLOW, GREY = (
     "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#666666")
+KINDS = ("png", "svg")
 WIDTH, DOTS = 9.6, 110  # inches, and dots an inch: as wide as a cell in Colab
 STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False,
          "svg.hashsalt": "tilelang-tour", "figure.dpi": DOTS}
@@ -40,6 +42,7 @@ def missing() -> str | None:
 def draw(found: dict, folder: str) -> list[str]:
     """Draw all pictures of a run that it has data for into a folder; lines that tell of it.
 
+    Those that lie there from another run are replaced, or removed where this run has no data.
     Raises OSError where the folder cannot be written.
     """
     try:
@@ -51,18 +54,23 @@ def draw(found: dict, folder: str) -> list[str]:
     with rc_context(STYLE):
         for picture in PICTURES:
             name = picture.__name__
+            path = os.path.join(folder, name)
+            for kind in KINDS:  # no picture of another run beside those of this one
+                with suppress(FileNotFoundError):
+                    os.remove(f"{path}.{kind}")
             try:
                 figure = picture(found)
+                for kind in KINDS:
+                    figure.savefig(f"{path}.{kind}",
+                                   metadata={"Date": None} if kind == "svg" else {})
+                drawn.append(name)
             except NothingToDraw as reason:
                 left_out.append(f"  {name} is left out: {reason}")
-                continue
+            except OSError:
+                raise
             except Exception as error:  # a file may hold anything; one picture costs no other
-                left_out.append(f"  {name} could not be drawn: {type(error).__name__}: {error}")
-                continue
-            path = os.path.join(folder, name)
-            figure.savefig(f"{path}.png")
-            figure.savefig(f"{path}.svg", metadata={"Date": None})
-            drawn.append(name)
+                why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                left_out.append(f"  {name} could not be drawn: {why}")
     told = f"pictures, .png and .svg, in {folder}: {', '.join(drawn) or 'none'}"
     return [*textwrap.wrap(told, 98, subsequent_indent="  ", break_on_hyphens=False), *left_out]
 
