@@ -129,8 +129,9 @@ def what_became_of_it(page, codes: dict) -> None:
         page.table(["arch", "line", "code", "what it does"], rows, right=("line",))
     page.say("""The inputs are float16, since tensor cores multiply that on all of them. bfloat16
     they multiply from sm_80 on. With dtype=T.bfloat16 this kernel compiles for sm_75, too, but to
-    ordinary multiply-adds, and tensor cores stand idle. torch.cuda.is_bf16_supported() is True on a
-    T4 all the same, because torch emulates it: ask torch.cuda.get_device_capability() >= (8, 0).""")
+    ordinary multiply-adds, and tensor cores stand idle. torch.cuda.is_bf16_supported() is True on
+    a T4 all the same, because torch emulates it; ask torch.cuda.get_device_capability() >= (8, 0)
+    instead.""")
 
 
 def what_fits_where(page, codes: dict) -> None:
