@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import sections
+from sections.common.build import build
+from sections.common.device import SHARED_BYTES, Device
+from sections.common.page import Page
 from sections.course import Course
 from sections.exercises import EXERCISES, ORDER, hints, learners_file, skeleton, source
 from sections.runner import arguments
@@ -22,7 +25,7 @@ from sections.runner.tour import Tour
 from sections.worker import learners
 from tests.command import ROOT, Home
 from tests.fake_tour import FakeCourse
-from tests.mutations import MUTATIONS, MutatedPage
+from tests.mutations import MUTATIONS, MutatedPage, rehearsal_device
 from tilelang_tour import main
 
 FOLDER = ROOT / "sections" / "exercises"
@@ -160,6 +163,42 @@ def test_a_kernel_that_is_not_there_is_told_by_name(rehearsal, tmp_path):
     text = skeleton(source("add_tail")).replace("def add(", "def plus(")
     with pytest.raises(AttributeError, match="'exercise_add_tail' has no attribute 'add'"):
         checked("add_tail", rehearsal, as_learned("add_tail", text, tmp_path))
+
+
+class PretendGpu(Device):
+    """A GPU in all but where tensors live."""
+
+    torch_device = "cpu"
+
+
+class PretendPage(Page):
+    """A page that takes its kernels from the C backend and its times from thin air."""
+
+    ratio = 1.0
+
+    def build(self, jobs):
+        return build(rehearsal_device(), list(jobs))
+
+    def measure(self, case, variant, kernel, inputs, baselines, work):
+        return [{"case": case, "variant": variant, "ms": 0.25, "value": 4000.0, "unit": "GB/s",
+                 "baseline": name, "baseline_ms": 0.5, "ratio": self.ratio, "ratio_low": 1.0,
+                 "ratio_high": 3.0} for name in baselines]
+
+
+@pytest.mark.parametrize("name, ratio, failures", [
+    ("gemm_schedule", 1.3, []),
+    ("gemm_schedule", 1.2, ["asked: 1.25 times as fast as the given schedule; found: 1.20 times"]),
+    ("wide_loads", 0.5, []),
+])
+def test_a_gpu_times_what_is_to_be_beaten(name, ratio, failures, monkeypatch, capsys):
+    monkeypatch.setattr(importlib.import_module("sections.gemm"), "SHOWN", 100)
+    exercise = importlib.import_module(f"sections.exercises.{name}")
+    monkeypatch.setattr(exercise, "LARGE", 1 << 13, raising=False)
+    page = PretendPage(PretendGpu("gpu", "sm_90a", 227 << 10, "H200", "sm_90a", 132, 140 << 30))
+    page.yours, page.ratio = exercise, ratio
+    exercise.run(page)
+    assert page.failures == failures
+    assert f" {ratio:.2f}x " in capsys.readouterr().out
 
 
 # A learner's file does what it likes, in a process of its own
@@ -311,6 +350,7 @@ def test_an_exercise_from_beginning_to_end(tmp_path):
     assert "Give the\n  elements from N on a value" in made.stdout
     number = int(re.search(r"Line (\d+) says TODO", made.stdout)[1])
     assert "TODO" in file.read_text().splitlines()[number - 1]
+    assert made.stdout.endswith("python tilelang_tour.py --only softmax\n")
     assert file.read_text() == skeleton(source("row_mask"))
 
     wrong = command(tmp_path, "row_mask", "--device", "cpu")
@@ -366,8 +406,6 @@ class _Asking(MutatedPage):
 @pytest.mark.parametrize("name", [name for name in ORDER if name not in NO_KERNEL])
 def test_nvcc_takes_solution_and_skeleton(name, arch, tmp_path, capsys):
     from sections.common import codegen
-    from sections.common.device import SHARED_BYTES
-    from tests.mutations import rehearsal_device
 
     exercise = importlib.import_module(f"sections.exercises.{name}")
     for yours in (exercise, as_learned(name, skeleton(source(name)), tmp_path)):
@@ -388,8 +426,6 @@ def test_nvcc_takes_solution_and_skeleton(name, arch, tmp_path, capsys):
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_120a"])
 @pytest.mark.parametrize("name", sorted(SAYS))
 def test_rules_hold_for_other_architectures(name, arch, tmp_path, capsys):
-    from tests.mutations import rehearsal_device
-
     device = rehearsal_device(arch)
     assert checked(name, device).failures == []
     assert checked(name, device, as_learned(name, skeleton(source(name)), tmp_path)).failures != []

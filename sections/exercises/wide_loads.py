@@ -38,19 +38,27 @@ HINTS = (
 )
 
 
+LARGE = 1 << 26  # elements, whose code is read
+
+
 def run(page):
-    from sections.common.codegen import generate, landmarks
+    from sections.common.codegen import landmarks
+    from sections.common.measure import Work
     from sections.exercises.checking import draw, judge
 
-    small, large = 1 << 13, 1 << 26
-    (kernel,) = page.build([(page.yours.double, {"N": small})])
-    X = draw(page, small)
-    if page.check(f"{small} float16", kernel, (X,), 2 * X.float()):
-        code = generate(page.yours.double, page.device.arch, N=large)
-        page.landmarks(code)
-        marks = {mark.name: mark.meaning for mark in landmarks(code)}
-        judge(page, [
-            (f"a {name} of at least 16 bytes, for {large} elements",
-             marks.get(name, "single elements"),
-             any(f" {size} bytes" in marks.get(name, "") for size in (16, 32)))
-            for name in ("vector load", "vector store")])
+    size = LARGE if page.device.is_gpu else 1 << 13
+    (kernel,) = page.build([(page.yours.double, {"N": size})])
+    X = draw(page, size)
+    if not page.check(f"{size} float16", kernel, (X,), 2 * X.float()):
+        return
+    if page.device.is_gpu:
+        page.timings(page.measure(f"{size} float16", "yours", kernel, (X,), {"copy ceiling": None},
+                                  Work(bytes_moved=2 * 2 * size)))
+    code = page.code(kernel, N=LARGE)
+    page.landmarks(code)
+    marks = {mark.name: mark.meaning for mark in landmarks(code)}
+    judge(page, [
+        (f"a {name} of at least 16 bytes, for {LARGE} elements", marks.get(name, "single elements"),
+         any(f" {size} bytes" in marks.get(name, "") for size in (16, 32)))
+        for name in ("vector load", "vector store")
+    ])

@@ -56,18 +56,22 @@ def listing() -> str:
 
 def task(name: str) -> str:
     """What to do, once the learner's file is there."""
+    section = next(section for section, names in EXERCISES.items() if name in names)
     title, text = COURSE.docstring(name)
     lines = skeleton(source(name)).splitlines()
-    where = next((n for n, line in enumerate(lines, 1) if "TODO" in line), None)
+    todo = next((n for n, line in enumerate(lines, 1) if "TODO" in line), None)
+    first = f"Line {todo} says TODO. Change it, then have the file checked, as often as you like:" \
+        if todo else "Have it checked as it is, to see what is wrong, and again after each change:"
     return "\n".join([
         f"{learners_file(name)} is now in this folder. {title}.",
         "",
         textwrap.indent(text, "  "),
         "",
-        f"{f'Line {where} says TODO. ' if where else ''}Change the file, then have it checked, as "
-        "often as you like:",
+        first,
         f"  {COMMAND} {name}",
         *for_a_hint(name),
+        "The section that explains what it needs:",
+        f"  python tilelang_tour.py --only {section}",
     ])
 
 
