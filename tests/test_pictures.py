@@ -131,11 +131,11 @@ def test_work_from_a_case(case, unit, value, expected):
 
 def test_ladders_name_the_ends_and_the_largest_step():
     assert title("gemm_ladder", made()) == (
-        "GEMM on NVIDIA H200: 4 changes of the schedule take it from 0.30x to 0.99x cuBLAS; the "
-        "largest step, \"3 stages\", makes it 1.67x as fast")
+        "GEMM on NVIDIA H200: 5 schedules, from 0.30x to 0.99x cuBLAS; the largest "
+        "step, \"3 stages\", makes it 1.67x as fast")
     assert title("attention_ladder", made()) == (
-        "Attention on NVIDIA H200: 3 changes of the schedule take it from 0.52x to 0.97x SDPA; the "
-        "largest step, \"192x128, 384 threads\", makes it 1.32x as fast")
+        "Attention on NVIDIA H200: 4 schedules, from 0.52x to 0.97x SDPA; the largest "
+        "step, \"192x128, 384 threads\", makes it 1.32x as fast")
 
 
 def test_autotune_marks_the_tuners_choice():

@@ -270,8 +270,8 @@ def ladder(found: dict, section: str, what: str):
     gain, change = max(gains)
     best = max(entries, key=lambda entry: entry["ratio"])
     figure, axes = sheet(
-        f"{what} on {place(found)}: {len(entries) - 1} changes of the schedule take it from "
-        f"{entries[0]['ratio']:.2f}x to {best['ratio']:.2f}x {short(baseline)}; the largest step, "
+        f"{what} on {place(found)}: {len(entries)} schedules, from {entries[0]['ratio']:.2f}x to "
+        f"{best['ratio']:.2f}x {short(baseline)}; the largest step, "
         f"\"{change.removeprefix('+ ')}\", makes it {gain:.2f}x as fast", 1.7 + 0.5 * len(entries),
         note=f"{case}. Bars: {short(baseline)}'s time / this schedule's, timed in turn; lines: the "
         "spread of the pairs.")
