@@ -139,7 +139,7 @@ def jobs_on(monkeypatch):
         compiled = [Job("smoke", smoke.add_one, {"N": 32}, device.arch, str(device.target))]
         read = []
         for section in ORDER:
-            wanted, shown = ahead._wanted(device, f"sections.{section}", quick)
+            wanted, shown = ahead._wanted(device, f"sections.{section}", quick)[:2]
             assert wanted, f"{section} asked for nothing"
             for kernel, arguments, *other in wanted:
                 where = other[0] if other else device
