@@ -248,3 +248,11 @@ def test_after_a_run(home, file):
     again = home.run("--from", str(path))
     table = [line for line in done.stdout.splitlines() if line.startswith(("section ", "keeps_d"))]
     assert again.returncode == 0 and again.stdout.splitlines()[2:4] == table[:2]
+
+
+def test_pictures_that_cannot_be_written_after_a_run_are_told(home):
+    (home.folder / "drawn" / "kernels.png").mkdir(parents=True)
+    done = home.run("--only", "passes", "--pictures", str(home.folder / "drawn"))
+    assert done.returncode == 1
+    assert f"--pictures {home.folder}/drawn could not be written: " in done.stdout
+    assert done.stdout.rstrip().splitlines()[-1].startswith("1 passed, 0 failed")
