@@ -42,6 +42,10 @@ def main(arguments: list[str] | None = None, course: Course | None = None) -> in
     except command_line.UsageError as error:
         screen.line(f"tilelang_tour.py: {error}")
         return 2
+    except FileNotFoundError:  # a name is looked up from a folder that somebody has removed
+        screen.line("tilelang_tour.py: the current folder is gone; needed: one that is there; "
+                    "type: cd")
+        return 2
     except SystemExit as end:  # --help
         return int(end.code or 0)
     if options.list:

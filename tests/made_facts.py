@@ -39,7 +39,7 @@ def facts(**changes) -> dict:
         "driver_cuda": None,
         "gpu_note": "no NVIDIA driver found",
         "cache": "/home/me/.tilelang/cache",
-        "cache_writable": True,
+        "cache_refusal": "",
         "cache_free": 50e9,
         "python": "3.13.5",
         "executable": "/usr/bin/python3",

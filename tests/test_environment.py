@@ -346,9 +346,10 @@ def test_a_local_file_that_hides_a_package(monkeypatch):
         ),
         ({"glibc": None, "os": "Alpine Linux v3.20"}, "Alpine Linux v3.20 with no glibc; needed: "),
         (
-            {"cache_writable": False},
-            "TileLang's cache /home/me/.tilelang/cache cannot be written; needed: a folder for "
-            "compiled kernels; type: export TILELANG_CACHE_DIR=/tmp/tilelang-cache",
+            {"cache_refusal": "Permission denied"},
+            "TileLang's cache /home/me/.tilelang/cache cannot be written (Permission denied): what "
+            "is compiled is not kept for the next tour; needed: a folder for compiled kernels; "
+            "type: export TILELANG_CACHE_DIR=/tmp/tilelang-cache",
         ),
         ({"cache_free": 2e8}, "0.2 GB free at /home/me/.tilelang/cache; needed: 1 GB for "),
         (
@@ -363,7 +364,7 @@ def test_other_problems_with_the_place(change, text):
 
 
 def test_what_blocks_comes_first():
-    known = gpu_facts(**NO_NVCC, cache_writable=False, glibc="2.17")
+    known = gpu_facts(**NO_NVCC, cache_refusal="No space left on device", glibc="2.17")
     found = problems(known, failing(probe("tilelang", "gpu"), "Error: x"))
     assert [problem.blocks for problem in found] == [True, False, False]
     assert obstacle(known, failing(probe("tilelang", "gpu"), "Error: x")).blocks
@@ -460,10 +461,10 @@ def test_compilers_tell_their_version(tmp_path, monkeypatch, says, version):
 def test_a_cache_folder_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
     inside_a_file = {"TILELANG_CACHE_DIR": str(tmp_path / "file" / "cache")}
-    assert not environment.cache_folder(inside_a_file)["cache_writable"]
-    new = {"TILELANG_CACHE_DIR": str(tmp_path / "new" / "cache")}
-    assert environment.cache_folder(new)["cache_writable"]
-    assert not (tmp_path / "new").exists()
+    assert environment.cache_folder(inside_a_file)["cache_refusal"] == "Not a directory"
+    new = tmp_path / "new" / "cache"
+    assert environment.cache_folder({"TILELANG_CACHE_DIR": str(new)})["cache_refusal"] == ""
+    assert list(new.iterdir()) == []
 
 
 def test_colab_is_recognised(monkeypatch):
@@ -548,7 +549,7 @@ def test_the_screen_fits_with_all_problems_at_once():
         command=f"{long}/python",
         shadows={"torch": f"{long}/torch.py", "tilelang": f"{long}/tilelang/__init__.py"},
         cache=long,
-        cache_writable=False,
+        cache_refusal="Permission denied",
         nvcc_version=None,
         cuda_home=long,
         cuda_home_from="CUDA_HOME",

@@ -669,31 +669,6 @@ def healthy(machine) -> Machine:
     assert not (machine.site / "pip" / "called").exists(), "nothing was to be installed"
 
 
-@pytest.mark.parametrize("place", ["a home", "a file"])
-def test_a_cache_that_cannot_be_written(healthy, place):
-    """TileLang cannot even be imported then, and no other TileLang would help."""
-    home, file = healthy.folder / "locked", healthy.folder / "file"
-    home.mkdir(mode=0o555)
-    file.write_text("")
-    variables = {"TILELANG_CACHE_DIR": str(file)}
-    cache, why, at = file, "File exists", f"FileExistsError: [Errno 17] File exists: '{file}'"
-    if place == "a home":
-        variables = {"TILELANG_CACHE_DIR": "", "HOME": str(home)}
-        cache, why = home / ".tilelang/cache", "Permission denied"
-        at = f"PermissionError: [Errno 13] Permission denied: '{home}/.tilelang'"
-    line = (
-        f"TileLang's cache {cache} cannot be written: {why}; needed: a folder for compiled "
-        "kernels; type: export TILELANG_CACHE_DIR=/tmp/tilelang-cache"
-    )
-    if place == "a home":
-        checked = healthy.run("--check", **variables)
-        assert checked.code == 1
-        assert f"problem 1 {line} mode none:" in checked.told
-    typed = healthy.run(*SHORT, **variables)
-    assert typed.lines[0] == line
-    assert typed.ended_before_a_section(f"tilelang cannot be imported: {at}")
-
-
 # Files that hide a package
 
 

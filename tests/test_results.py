@@ -48,7 +48,7 @@ def test_the_form_after_a_real_run_with_numbers_that_are_not_finite(home):
     found = read(path.read_text())
     assert set(found) >= TOP and found["schema"] == 1
     assert set(found["environment"]) >= ENVIRONMENT and "mode" not in found["environment"]
-    assert found["environment"]["torch"] is None and found["environment"]["python"]
+    assert found["environment"]["gpu"] is None and found["environment"]["python"]
     assert found["exit_code"] == done.returncode == 1
     assert 0 < found["seconds"] < PATIENCE and found["compile_seconds"] == 0
     assert found["ceilings"] == {"copy_GBps": 4296.0, "matmul_TFLOPs": None}

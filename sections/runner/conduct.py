@@ -10,7 +10,7 @@ from sections.runner.arguments import Options
 from sections.runner.check import report
 from sections.runner.environment import LEFT_OUT, PASSED_ON, Probe, machine_facts, neutralised
 from sections.runner.install import Outcome, make_usable
-from sections.runner.problems import problems
+from sections.runner.problems import Problem, problems
 from sections.runner.quick_reference import render
 from sections.runner.retell import announce, look
 from sections.runner.screen import Screen
@@ -50,11 +50,18 @@ def conduct(
             finally:
                 facts = pool.submit(machine_facts)  # an install may have changed them
 
-        tour = Tour(course, options, neutralised(os.environ), screen, begin, mend)
+        try:
+            tour = Tour(course, options, neutralised(os.environ), screen, begin, mend)
+        except OSError as error:
+            needed = "a folder for temporary files with room in it"
+            screen.line(str(Problem(str(error.strerror), needed, "export TMPDIR=~")))
+            return 1
         if options.check:
             return check(tour, facts.result(), screen)
         announce(options, screen)
+        before = course.sources()
         record = tour.run()
+        record.changed = sorted({name for name, _ in before.items() ^ course.sources().items()})
         if verdict:
             screen.line(verdict(record))
             return record.exit_code

@@ -305,14 +305,29 @@ def system_install(apt: str, rpm: str, conda: str) -> str:
 
 
 def cache_folder(environ) -> dict:
-    """TileLang's cache folder, whether it can be written, and the bytes that are free there."""
-    folder = Path(environ.get("TILELANG_CACHE_DIR") or os.path.expanduser("~/.tilelang/cache"))
-    there = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
+    """TileLang's cache folder, why nothing can be kept there or "", and the bytes that are free."""
+    folder = environ.get("TILELANG_CACHE_DIR") or os.path.expanduser("~/.tilelang/cache")
+    there = folder
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
     return {
-        "cache": str(folder),
-        "cache_writable": there.is_dir() and os.access(there, os.W_OK | os.X_OK),
+        "cache": folder,
+        "cache_refusal": refusal(folder),
         "cache_free": shutil.disk_usage(there).free,
     }
+
+
+def refusal(folder: str) -> str:
+    """What the system says where a megabyte cannot be kept in a folder; nothing where it can."""
+    import tempfile
+
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 20))
+    except OSError as error:
+        return error.strerror
+    return ""
 
 
 # Variables that bend TileLang, torch or CUDA

@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
 from sections.runner.environment import OLDEST_ON_SM_75, TESTED, Probe, cut, release
 from sections.runner.installed import ROOT
@@ -44,7 +43,7 @@ def problems(facts: dict, probe: Probe) -> list[Problem]:
         *gpu_problems(facts, probe),
         *nvcc_problems(facts, probe),
         *compiler_problems(facts, probe),
-        *cache_problems(facts, probe),
+        *cache_problems(facts),
     ]
     inside = list(tilelang_problems(facts, probe))
     if probe.culprit == "kernel" and any(problem.blocks for problem in around):
@@ -118,16 +117,15 @@ def system_problems(facts: dict):
         )
 
 
-def cache_problems(facts: dict, probe: Probe):
+def cache_problems(facts: dict):
     """The folder where TileLang keeps compiled kernels."""
     elsewhere = "export TILELANG_CACHE_DIR=/tmp/tilelang-cache"
-    reason = cache_refusal(facts, probe)
-    if reason or not facts["cache_writable"]:
+    if facts["cache_refusal"]:
         yield Problem(
-            f"TileLang's cache {facts['cache']} cannot be written{reason and f': {reason}'}",
+            f"TileLang's cache {facts['cache']} cannot be written ({facts['cache_refusal']}): "
+            "what is compiled is not kept for the next tour",
             "a folder for compiled kernels",
             elsewhere,
-            blocks=bool(reason),
         )
     elif facts["cache_free"] < 1e9:
         yield Problem(
@@ -135,15 +133,6 @@ def cache_problems(facts: dict, probe: Probe):
             "1 GB for compiled kernels",
             elsewhere,
         )
-
-
-def cache_refusal(facts: dict, probe: Probe) -> str:
-    """What the system said where TileLang failed at its cache folder, or at one above it."""
-    error = re.search(r"\[Errno \d+\] ([^:]+): '([^']+)'", probe.error or "")
-    if not error or probe.culprit not in ("tilelang", "kernel"):
-        return ""
-    file, cache = Path(error[2]), Path(facts["cache"])
-    return error[1] if cache in (file, *file.parents) or file in cache.parents else ""
 
 
 def worker_problems(facts: dict, probe: Probe):
@@ -328,8 +317,6 @@ def tilelang_problems(facts: dict, probe: Probe):
     """tilelang missing, hidden, too old, failing at import or at its first kernel."""
     file, version = facts["shadows"].get("tilelang"), facts["versions"].get("tilelang", "")
     tested = pip_install(facts, f"tilelang=={TESTED}")
-    if cache_refusal(facts, probe):
-        return
     if file:
         yield shadow_problem("tilelang", file, facts, probe)
     elif probe.too_old:

@@ -51,7 +51,8 @@ def _timed(row: Row) -> list[str | None]:
 
 
 def notes(record: Record) -> list[str]:
-    """A line for every section that did not pass, what a known error means, this GPU's ceilings."""
+    """A line for every section that did not pass, what a known error means, files that were
+    changed, this GPU's ceilings."""
     names: dict[tuple, list[str]] = {}  # one line for all that share a reason
     for row in record.rows:
         if row.status != "PASS" and row.note:
@@ -61,6 +62,9 @@ def notes(record: Record) -> list[str]:
         lines.append(f"{', '.join(who)}: {status}: {note}")
         if meaning := explain(note):
             lines.append(f"  {meaning}")
+    if record.changed:
+        lines.append(f"changed while the tour ran: {', '.join(record.changed)}; old and new may be "
+                     "mixed above: run it again")
     if record.ceilings:
         lines.append(
             f"ceilings measured here: copy {record.ceilings['copy_GBps']:.0f} GB/s, "

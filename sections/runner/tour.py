@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sections.course import Course
 from sections.runner.arguments import Options
-from sections.runner.environment import Probe
+from sections.runner.environment import Probe, cache_folder
 from sections.runner.install import Outcome
 from sections.runner.link import Ended, Worker
 from sections.runner.screen import Screen
@@ -37,7 +37,8 @@ class Row:
 class Record:
     """Everything a tour found out.
 
-    probe  what was found by the first worker that could run sections, or by the last that could not
+    probe    what the first worker found that could run sections, or the last that could not
+    changed  the course's files that were changed meanwhile
     """
 
     rows: list[Row]
@@ -46,6 +47,7 @@ class Record:
     seconds: float = 0.0
     compile_seconds: float = 0.0
     interrupted: bool = False
+    changed: list[str] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
@@ -74,12 +76,15 @@ class Tour:
     ):
         self.course = course
         self.options = options
-        self.environment = environment
         self.screen = screen
         self.begin = begin
         self.make_usable = make_usable
         self.record = Record([Row(name) for name in options.names])
         self._folder = tempfile.mkdtemp(prefix="tilelang-tour-")
+        # Compilers take TMPDIR as it is; Python has found a folder with room.
+        self.environment = {**environment, "TMPDIR": os.path.dirname(self._folder)}
+        if course.needs_tilelang and cache_folder(environment)["cache_refusal"]:
+            self.environment["TILELANG_CACHE_DIR"] = os.path.join(self._folder, "cache")
         self._follow: _Follow | None = None
         self._begun = self._mended = False
         self._ahead = True  # the first worker may compile all kernels before the first section
