@@ -194,10 +194,10 @@ def _source(found: argparse.Namespace) -> tuple[str, dict] | None:
 
 def _results(option: str, path: str | None) -> tuple[str, dict] | None:
     """A results file: what it was called, and what it holds."""
-    from sections.runner import results
-
     if path is None:
         return None
+    from sections.runner import results  # takes time
+
     file = results.REFERENCE if path == "reference" else os.path.expanduser(path)
     try:
         return path, results.read(file)
