@@ -8,19 +8,14 @@ there. The same tools show what a kernel costs: its instructions, its registers,
 
 import contextlib
 import io
-import os
 import re
-import shutil
-import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import tilelang
 import tilelang.language as T
 import torch
 from tilelang import tvm
-from tilelang.contrib import nvcc
 from tvm import tirx
 from tvm.target import Target
 
@@ -272,9 +267,9 @@ def read(page, code) -> str:
         return ""
     page.progress(f"asking nvcc about {code.name} for {code.arch}")
     with ThreadPoolExecutor(1) as pool:
-        listings = pool.submit(assembly, code)
+        listings = pool.submit(codegen.assembly, code)
         reported = page.resources(code)
-        ptx, sass = listings.result()
+        ptx, sass = listings.result().ptx, listings.result().sass
     marks = {mark.name: mark.line for mark in codegen.landmarks(code)}
     rows = []
     for purpose, names, in_ptx, in_sass in LEVELS:
@@ -294,23 +289,6 @@ def read(page, code) -> str:
     An SM has {REGISTERS} registers, room for {blocks} block{"s" if blocks > 1 else ""} of
     {code.threads} threads at a time.""")
     return f"It takes {reported}."
-
-
-def assembly(code) -> tuple[str, str | None]:
-    """PTX and SASS of generated CUDA; no SASS where cuobjdump is missing. Needs nvcc."""
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = os.path.join(folder, "kernel.cubin")
-        options = [*nvcc.default_compile_options([code.nvcc_flags]),
-                   "-w", "--keep", f"--keep-dir={folder}"]
-        nvcc.compile_cuda(code.source, "cubin", code.arch, options, path_target=cubin)
-        (ptx,) = Path(folder).glob("*.ptx")
-        places = os.pathsep.join([os.environ.get("PATH", ""), os.path.dirname(codegen.nvcc_path())])
-        tool = shutil.which("cuobjdump", path=places)
-        if tool is None:
-            return ptx.read_text(), None
-        sass = subprocess.run([tool, "-sass", cubin], env={**os.environ, "PATH": places},
-                              capture_output=True, text=True).stdout
-        return ptx.read_text(), sass or None
 
 
 def counted(patterns: tuple[str, ...], text: str) -> str | None:

@@ -144,7 +144,7 @@ def test_what_the_prose_says_of_the_mended_kernel(arch):
 
 @pytest.mark.parametrize("arch", READ)
 def test_every_purpose_is_found_in_PTX(arch):
-    ptx, _ = debugging.assembly(code(debugging.mended, arch))
+    ptx = codegen.assembly(code(debugging.mended, arch)).ptx
     found = {purpose: counted(patterns, ptx) for purpose, _, patterns, _ in debugging.LEVELS}
     matrices = found.pop("load matrices")
     assert (matrices is None) == (arch == "sm_90a")

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-from sections.common.build import Kernel, build, cores
+from sections.common.build import Kernel, cores
 from sections.common.device import Device
 from sections.common.page import Page
 
@@ -19,14 +19,17 @@ ENOUGH_CORES = 8  # with fewer a learner reads the first section while the secon
 
 
 class _Found(BaseException):
-    """What a section asked its page to build: jobs, and what it will read."""
+    """What a section asked its page to build: jobs, what it will read, whether it will use
+    torch.compile."""
 
 
 class _Scout(Page):
     """A page that nobody reads; it ends its section at the first `build`."""
 
-    def build(self, jobs: Sequence[tuple], read: Sequence[tuple] = ()) -> list:
-        raise _Found(list(jobs), list(read))
+    def build(
+        self, jobs: Sequence[tuple], read: Sequence[tuple] = (), torch_compile: bool = False
+    ) -> list:
+        raise _Found(list(jobs), list(read), torch_compile)
 
     def _print(self, text: str, by: str = "") -> None:
         pass
@@ -42,23 +45,22 @@ def compile_ahead(
 ) -> str:
     """Compile what the sections' first builds ask for; returns what was done, as a sentence."""
     start = time.perf_counter()
-    jobs, read = [], []
+    jobs, read, torch_compile = [], [], False
     for module in modules:
         progress(f"looking at what {module.rpartition('.')[2]} compiles")
         wanted = _wanted(device, module, quick)
         jobs += wanted[0]
         read += wanted[1]
-    built = build(
-        device, jobs, lambda done, total: progress(f"compiling, {done} of {total} kernels done"),
-        read,
-    )
+        torch_compile |= wanted[2]
+    reporter = Page(device, quick, emit=lambda event: progress(event["text"]))
+    built = reporter.build(jobs, read, torch_compile)
     number = len({id(kernel.function) for kernel in built if isinstance(kernel, Kernel)})
     return (f"{number} kernels of {len(modules)} sections compiled first, on {cores()} cores: "
             f"{time.perf_counter() - start:.0f} s")
 
 
-def _wanted(device: Device, module: str, quick: bool) -> tuple[list, list]:
-    """A section's jobs and what it reads; nothing where it fails before it builds."""
+def _wanted(device: Device, module: str, quick: bool) -> tuple[list, list, bool]:
+    """What a section's first build was given; nothing where it fails before it builds."""
     try:
         with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), \
                 contextlib.redirect_stderr(nothing):
@@ -67,4 +69,4 @@ def _wanted(device: Device, module: str, quick: bool) -> tuple[list, list]:
         return found.args
     except BaseException:
         pass
-    return [], []
+    return [], [], False

@@ -1,6 +1,7 @@
 """Kernels compiled for the device at hand, a section's together and in parallel."""
 
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,6 +15,7 @@ from sections.common import codegen, rehearsal
 from sections.common.device import Device
 
 FEW_CORES = 2  # with no more, as on Colab beside a T4, sections leave out what they can
+MEANWHILE_SECONDS = 60  # how long the compiled kernels wait for what goes on beside
 
 
 @dataclass(eq=False)
@@ -55,22 +57,27 @@ def build(
     jobs: Sequence[tuple],
     progress: Callable[[int, int], None] | None = None,
     read: Sequence[tuple] = (),
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> list[Kernel | BaseException]:
     """Compile jobs in parallel: each one's kernel or the exception that stopped it, in order.
 
-    jobs      (jit, arguments), or (jit, arguments, another device) where that is not `device`
-    progress  called with the numbers of jobs done and of all jobs as they end
-    read      (jit, arguments), or (jit, arguments, an architecture), whose CUDA will be read and
-              whose registers will be asked for: got ready meanwhile
+    jobs       (jit, arguments), or (jit, arguments, another device) where that is not `device`
+    progress   called with the numbers of jobs done and of all jobs as they end
+    read       (jit, arguments), or (jit, arguments, an architecture), whose CUDA will be read and
+               whose registers will be asked for: got ready beside
+    meanwhile  called in a thread of its own, and waited for
 
     Jobs that come to the same program are compiled once in a process. Shared memory is not checked
     here: a kernel over the device's limit compiles and fails at launch.
     """
     global _seconds
     start = time.perf_counter()
+    beside = threading.Thread(target=meanwhile, daemon=True)
+    beside.start()
     try:
         return _build(device, list(jobs), progress or (lambda done, total: None), read)
     finally:
+        beside.join(MEANWHILE_SECONDS)
         _seconds += time.perf_counter() - start
 
 
@@ -133,6 +140,8 @@ def _compile(program: codegen.Program, device: Device) -> tuple[Callable, float]
         )
         if kernel.artifact is not None:  # None where it came from TileLang's disk cache
             codegen.remember(program, device.arch, kernel.artifact)
+            # Its host code is compiled here, in parallel; TileLang leaves that to the first call.
+            kernel.adapter.get_exportable_executable().jit()
     else:
         kernel = tilelang.compile(
             program.tir, target=device.target,

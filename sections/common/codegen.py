@@ -150,6 +150,15 @@ class Resources:
     report: str
 
 
+@dataclass(frozen=True)
+class Assembly:
+    """What nvcc and ptxas make of generated CUDA: PTX, and SASS, the GPU's own instructions, which
+    is None where cuobjdump is missing."""
+
+    ptx: str
+    sass: str | None
+
+
 class NvccError(Exception):
     """nvcc refused generated CUDA; the message holds its error lines alone."""
 
@@ -330,6 +339,30 @@ def resources(code: Code) -> Resources | None:
     found = _recall(key, Resources)
     if found is None:
         found = _read_report(_ptxas_report(code, compiler), code)
+        _store(key, found)
+    return found
+
+
+def assembly(code: Code) -> Assembly | None:
+    """The PTX and SASS of `code`; None where there is no nvcc."""
+    compiler = nvcc_path()
+    if compiler is None:
+        return None
+    places = os.pathsep.join([os.environ.get("PATH", ""), os.path.dirname(compiler)])
+    tool = shutil.which("cuobjdump", path=places)
+    key = _key("assembly", code, compiler, os.stat(compiler).st_mtime_ns, tool)
+    found = _recall(key, Assembly)
+    if found is None:
+        with tempfile.TemporaryDirectory() as folder:
+            cubin = os.path.join(folder, "kernel.cubin")
+            options = [*nvcc.default_compile_options([code.nvcc_flags]),
+                       "-w", "--keep", f"--keep-dir={folder}"]
+            nvcc.compile_cuda(code.source, "cubin", code.arch, options, path_target=cubin)
+            (ptx,) = Path(folder).glob("*.ptx")
+            sass = tool and subprocess.run(
+                [tool, "-sass", cubin], env={**os.environ, "PATH": places}, capture_output=True,
+                text=True).stdout
+            found = Assembly(ptx.read_text(), sass or None)
         _store(key, found)
     return found
 

@@ -23,6 +23,12 @@ class Step:
     kernel: object = None
     fault: str = ""
 
+    @property
+    def variant(self) -> str:
+        """The schedule in a few words, and whose it is where the kernel is the row's own."""
+        words = describe(self.schedule)
+        return f"{self.change}, {words}" if self.kernel else words
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -129,7 +135,7 @@ def climb(page: Page, kernel, ladder: list[Step], problem: Problem) -> list[Rung
         for rung in rungs:
             if not rung.left_out:
                 rung.measurement = page.measure(
-                    problem.case, describe(rung.step.schedule), rung.kernel, problem.inputs,
+                    problem.case, rung.step.variant, rung.kernel, problem.inputs,
                     dict([problem.baseline]), problem.work, rounds=3,
                 )[0]
     return rungs

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from statistics import median
 
@@ -92,6 +92,13 @@ def torch_compiled(function: Callable[[], object], seconds: int) -> Callable[[],
         fast = torch.compile(function, dynamic=False)
         fast()
     return fast
+
+
+def warm_up_torch_compile() -> None:
+    """torch.compile something tiny: the first time costs seconds, mostly for imports."""
+    with suppress(Exception):  # torch_compiled will tell
+        ones = torch.ones(8, device="cuda")
+        torch.compile(lambda: ones + 1, dynamic=False)()
 
 
 @contextmanager

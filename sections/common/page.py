@@ -106,22 +106,28 @@ class Page:
                              f"{known or 'no values to change'}")
         return {**defaults, **self.overrides}
 
-    def build(self, jobs: Sequence[tuple], read: Sequence[tuple] = ()) -> list:
+    def build(
+        self, jobs: Sequence[tuple], read: Sequence[tuple] = (), torch_compile: bool = False
+    ) -> list:
         """Compile (kernel, arguments) pairs in parallel; each one's kernel, or its exception.
 
-        read  (kernel, arguments) or (kernel, arguments, architecture): what the page will ask for
-              the `code` and `resources` of, got ready meanwhile
+        read           (kernel, arguments) or (kernel, arguments, architecture): what the page will
+                       ask for the `code` and `resources` of, got ready meanwhile
+        torch_compile  whether the page will ask for `torch_compiled`, got ready meanwhile
 
         See `build.build`. A section names all it needs in its first call: on many cores the
         kernels of all sections are compiled before the first one begins (`sections.common.ahead`).
         """
         from sections.common.build import build
+        from sections.common.measure import warm_up_torch_compile
 
+        timed = self.device.is_gpu and not self.quick
         return build(
             self.device,
             list(jobs),
             lambda done, total: self.progress(f"compiling, {done} of {total} kernels done"),
             list(read),
+            warm_up_torch_compile if torch_compile and timed else lambda: None,
         )
 
     def call(self, kernel, inputs: Sequence):
@@ -186,7 +192,8 @@ class Page:
             for name, function in baselines.items()
         }
         ms, against = measure.alternate(
-            lambda: kernel(*inputs), {**functions, **(rivals or {})}, 3 if self.quick else rounds
+            lambda: kernel(*inputs), {**functions, **(rivals or {})}, 3 if self.quick else rounds,
+            20.0 if rounds > 3 else 10.0,  # a row of a ladder is timed more briefly
         )
         beside = {name: against.pop(name) for name in rivals or {}}
         value, unit = work.rate(ms)
