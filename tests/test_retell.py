@@ -1,6 +1,8 @@
 """--from, --pictures and --compare: what is refused, read, printed and written, and exit codes."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -256,3 +258,20 @@ def test_pictures_that_cannot_be_written_after_a_run_are_told(home):
     assert done.returncode == 1
     assert f"--pictures {home.folder}/drawn could not be written: " in done.stdout
     assert done.stdout.rstrip().splitlines()[-1].startswith("1 passed, 0 failed")
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_is_drawn_and_held_against_itself(tmp_path):
+    results_file, folder = str(tmp_path / "r.json"), tmp_path / "pictures"
+
+    def tour(*arguments: str) -> str:
+        done = subprocess.run([sys.executable, "tilelang_tour.py", *arguments], cwd=ROOT,
+                              capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    told = tour("--quick", "--only", "vector_add,gemm", "--no-install", "--results", results_file,
+                "--pictures", str(folder))
+    assert "could not be drawn" not in told
+    assert {path.stem for path in folder.iterdir()} == {"kernels", "roofline", "gemm_ladder"}
+    assert "0 stand better, 0 worse" in tour("--from", results_file, "--compare", results_file)
