@@ -165,12 +165,17 @@ def paths_here(page) -> list[tuple]:
 
     (device, what is new, settings, schedule) in that order.
     """
-    own = page.device.gpu_arch
+    return [(select("cuda", arch), *rest)
+            for arch, *rest in spared(page, all_paths(page.device.gpu_arch))]
+
+
+def all_paths(own: str) -> list[tuple]:
+    """All code paths that run on a GPU of architecture `own`, as above, by architecture."""
     paths = [(arch, new, settings, SAME) for arch, settings, new in PATHS  # sm_90a: own chips only
              if arch == own or capability(arch) < min(capability(own), 90)]
     if best_schedule(own) != SAME:
         paths.append((own, "its best schedule", {}, best_schedule(own)))
-    return [(select("cuda", arch), *rest) for arch, *rest in spared(page, paths)]
+    return paths
 
 
 def spared(page, paths: list[tuple]) -> list[tuple]:
@@ -221,13 +226,17 @@ def with_settings(settings: dict):
 
 def timed_table(page, rows: list[tuple]) -> None:
     """All code paths timed on one chip, with what each row gained over the one above it."""
+    paths = all_paths(page.device.gpu_arch)
+    if len(spared(page, paths)) == len(paths):
+        which = "One new kind a row: to leave one out, the compiler was told so (pass_configs)."
+    elif page.quick:
+        which = "In quick mode there are the first and the last row alone."
+    else:
+        which = f"""With {cores()} cores fewer rows are compiled, and some have several kinds of new
+        instructions at once."""
     page.say(f"""Now on this {page.device.gpu}, with one schedule, {describe(SAME)}. Older code runs
     here from a fat binary: PTX for the older architecture, machine code for this chip. These are no
-    times of older GPUs: the chip is the same in each row, only the instructions differ. """ + (
-    "In quick mode there are the first and the last row alone." if page.quick else
-    f"""With {cores()} cores fewer rows are compiled, and some have several kinds of new
-    instructions at once.""" if cores() <= FEW_CORES else
-    """One new kind a row: to leave one out, the compiler was told so (pass_configs)."""))
+    times of older GPUs: the chip is the same in each row, only the instructions differ. {which}""")
     before = [None, *(measurement["ms"] for _, _, measurement in rows)]
     page.table(
         ["code for", "new", "ms", "TFLOP/s", "vs cuBLAS", "gain"],
