@@ -156,7 +156,7 @@ def test_only_the_marked_processes_are_killed():
 
 def test_a_worker_whose_runner_died_before_it_told_the_job_goes_too(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", link.START.format(root=str(link.ROOT))],
+        [sys.executable, "-u", "-c", link.start_code("sections")],
         stdin=subprocess.DEVNULL, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         start_new_session=True, env=worker_environment(dict(os.environ), "test-link-orphan"))
     assert b"JSONDecodeError" in process.communicate(timeout=20)[1]  # there was no job

@@ -102,7 +102,7 @@ def rows(record: Record) -> dict[str, str]:
 
 
 def test_every_section_of_the_fake_course_is_tried():
-    assert set(ORDER) == {*FAULTS, *HEALTHY, "measures", "slow"}
+    assert set(ORDER) == {*FAULTS, *HEALTHY, "measures", "keeps_data", "slow"}
 
 
 @pytest.mark.parametrize("place", PLACES)

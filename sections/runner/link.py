@@ -21,9 +21,9 @@ LARGEST_PIPE = 1 << 20  # bytes
 AT_ONCE = 1 << 16  # bytes read at once
 STOP_SECONDS = 10.0  # limit for a killed process to go
 # The tour's folder is the last on the worker's path: a random.py or a torch.py beside the tour
-# hides no module. Only `sections` itself is taken from there first.
+# hides no module. Only the packages of sections are taken from there first.
 START = (
-    "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; import sections; "
+    "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; import {packages}; "
     "sys.path.append(sys.path.pop(0)); from sections.worker import main; main()"
 )
 
@@ -127,7 +127,7 @@ class Worker:
         token = secrets.token_hex(8)
         self._stream = Stream(token)
         self._process = subprocess.Popen(
-            [sys.executable, "-u", "-c", START.format(root=str(ROOT))],
+            [sys.executable, "-u", "-c", start_code(job["package"])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -176,6 +176,13 @@ class Worker:
         for pipe in (self._process.stdin, self._process.stdout):
             with suppress(OSError):
                 pipe.close()
+
+
+def start_code(package: str) -> str:
+    """What the worker's Python runs, for a course in that package."""
+    top = package.partition(".")[0]
+    packages = {"sections", top} if (ROOT / top).is_dir() else {"sections"}
+    return START.format(root=str(ROOT), packages=", ".join(sorted(packages)))
 
 
 def worker_environment(environment: dict[str, str], run: str) -> dict[str, str]:
