@@ -135,6 +135,13 @@ def test_timed_but_nothing_in_common():
     ("a tile, swizzle=0", "a tile, swizzle=16, full_row", "+ swizzle=16, full_row"),
     ("a tile, full_row, store_shared", "a tile, store_shared", "+ no full_row"),
     ("64x64, 2 stages", "one row a block", "one row a block"),
+    ("64x64, 2 stages", "gemm_hopper: 64x64, 4 stages", "gemm_hopper: 64x64, 4 stages"),
+    ("64x64, 2 stages", "gemm_hopper, 64x64, 4 stages", "gemm_hopper, 64x64, 4 stages"),
+    ("gemm_hopper, 64x64, 4 stages", "gemm_hopper, 64x64, 5 stages", "+ 5 stages"),
+    ("64x64, 2 stages", "128x64, 3 stages", "+ 128x64, 3 stages"),
+    ("tuned: 64x64, 2 stages", "64x64, 2 stages", "64x64, 2 stages"),
+    ("sm_75 code: 64x64", "sm_80 code, cp.async: 64x64", "+ sm_80 code, cp.async"),
+    ("sm_80 code: 64x64, 2 stages", "sm_80 code: 64x64, 3 stages", "+ 3 stages"),
     ("64x64, 2 stages", BEST, BEST),
     (BEST, "64x64, 2 stages", "64x64, 2 stages"),
 ])

@@ -103,14 +103,23 @@ def change(a: dict, b: dict) -> str:
 
 
 def step(above: str | None, variant: str) -> str:
-    """A schedule in words, or what is new in it: "+ 3 stages", "+ no swizzle=16"."""
+    """A schedule in words, or what is new in it: "+ 3 stages", "+ no swizzle=16".
+
+    Another kernel, named first, and another setting, before a colon, are told whole, unless nothing
+    else differs.
+    """
     if above in (None, BEST) or variant == BEST:
         return variant
-    old, new = above.split(", "), variant.split(", ")
+    (old_head, _, old), (head, _, new) = above.rpartition(": "), variant.rpartition(": ")
+    if old_head != head:
+        return f"+ {head}" if head and old == new else variant
+    old, new = old.split(", "), new.split(", ")
+    if kind(new[0]) not in map(kind, old):
+        return variant
     gained = [word for word in new if word not in old]
     kinds = {kind(word) for word in gained}
     lost = [f"no {word}" for word in old if word not in new and kind(word) not in kinds]
-    return variant if len(gained) == len(new) else "+ " + ", ".join(gained + lost)
+    return "+ " + ", ".join(gained + lost)
 
 
 def kind(word: str) -> str:
