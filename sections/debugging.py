@@ -321,15 +321,18 @@ class Layouts:
                            for tile, layout in node.annotations["layout_map"].items()}
 
 
-def fragment(kernel, arch: str, name: str, arguments: dict):
-    """The layout (a T.Fragment) that the compiler chose for a kernel's fragment."""
+def layouts(kernel, arch: str, arguments: dict) -> dict:
+    """The layouts that the compiler chose for a kernel's tiles, by name.
+
+    A fragment's (a T.Fragment) leads to a thread and a register, a shared tile's to an address.
+    """
     target = Target({"kind": "cuda", "arch": arch})
     program = codegen.trace(kernel, target, arguments)
     watcher = Layouts()
     with tvm.transform.PassContext(opt_level=3, config=program.pass_configs,
                                    instruments=[watcher]), target:
         tilelang.lower(program.tir, target=target, enable_device_compile=False)
-    return watcher.found[name]
+    return watcher.found
 
 
 def holder(layout, row: int, column: int) -> tuple[int, int]:
@@ -340,7 +343,8 @@ def holder(layout, row: int, column: int) -> tuple[int, int]:
 
 def who_holds_what(page, arguments: dict, kernel, A, B) -> str:
     """The layout of the accumulator as text and as a picture; a sentence for the lesson."""
-    layout = fragment(mended, page.device.arch, "C_local", arguments)
+    found = layouts(mended, page.device.arch, arguments)
+    layout = found["C_local"]
     rows, columns = range(10), range(8)
     page.say("""C_local is one tile to the kernel, but each thread holds only some of it, in
     registers. This corner of it says who holds what: t5.r3 is register 3 of thread 5.""")
@@ -361,10 +365,48 @@ def who_holds_what(page, arguments: dict, kernel, A, B) -> str:
         page.call(kernel, (A, B))
         torch.cuda.synchronize()
         page.say(f"The reference has {reference(A, B)[9, 3].item():.6f} there.")
+    page.keep("fragment", fragment_facts(layout, page.device.arch, arguments))
+    page.keep("swizzle", swizzle_facts(found["B_shared"], page.device.arch, arguments))
     if not page.quick:
         picture(page, layout)
     thread, register = holder(layout, 9, 3)
     return f"C_local[9, 3] is in register {register} of thread {first + thread}."
+
+
+def fragment_facts(layout, arch: str, arguments: dict) -> dict:
+    """The accumulator's layout for a picture: a corner as "thread.register", all of it by warp."""
+    rows, columns = arguments["block_M"], arguments["block_N"]
+    return {
+        "tile": "C_local", "arch": arch, "rows": rows, "columns": columns,
+        "threads": arguments["threads"],
+        "sharing": len({holder(layout, 0, column)[0] for column in range(columns)}),
+        "corner": [" ".join("{}.{}".format(*holder(layout, row, column)) for column in range(8))
+                   for row in range(16)],
+        "warps": [" ".join(str(holder(layout, row, column)[0] // 32)
+                           for column in range(0, columns, 8)) for row in range(0, rows, 8)],
+    }
+
+
+def swizzle_facts(layout, arch: str, arguments: dict) -> dict:
+    """The layout of a shared tile of B for a picture: where the 16-byte pieces of 8 rows lie.
+
+    The layout has a first index for the stage of the pipeline, if there is one.
+    """
+    shape = [int(extent) for extent in layout.get_output_shape()]
+    stage = [0] * (len(layout.get_input_shape()) - 2)
+
+    def piece(row: int, column: int) -> int:
+        address = 0
+        for index, extent in zip(layout.map_forward_index([*stage, row, column]), shape,
+                                 strict=True):
+            address = address * extent + int(index)
+        return address // 8
+
+    return {
+        "tile": "B_shared", "arch": arch, "row_bytes": 2 * arguments["block_N"],
+        "pieces": [" ".join(str(piece(row, column))
+                            for column in range(0, arguments["block_N"], 8)) for row in range(8)],
+    }
 
 
 def picture(page, layout) -> None:

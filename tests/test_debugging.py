@@ -19,7 +19,8 @@ from sections.common.build import build
 from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device, select
 from sections.common.page import Page
 from sections.common.verify import compare
-from sections.debugging import SCHEDULE, SHAPE, counted, first_read, fragment, holder
+from sections.debugging import SCHEDULE, SHAPE, counted, first_read, holder, layouts
+from tests.made_results import DATA
 from tests.mutations import MUTATIONS, events, rehearsal_device, run_section
 
 ARGUMENTS = {**SHAPE, **SCHEDULE}
@@ -231,7 +232,7 @@ def test_nvcc_takes_what_prints(arch, kernel):
 
 @pytest.mark.parametrize("arch", READ)
 def test_every_element_is_held_once(arch):
-    layout = fragment(debugging.mended, arch, "C_local", ARGUMENTS)
+    layout = layouts(debugging.mended, arch, ARGUMENTS)["C_local"]
     places = {holder(layout, row, column) for row in range(64) for column in range(64)}
     assert places == {(thread, register) for thread in range(128) for register in range(32)}
     # The C fragment of mma.m16n8 and of wgmma, as PTX defines it.
@@ -250,6 +251,23 @@ def test_the_layout_is_told(story):
     assert "C_local[9, 3] is in register 3 of thread 133." in told
 
 
+def test_layouts_are_kept_for_pictures(story):
+    page, _ = story
+    kept = {event["name"]: event["value"] for event in events(page, "data")}
+    assert kept == DATA["debugging"]  # the pictures' tests draw the real thing
+
+
+@pytest.mark.parametrize("arch", READ)
+@pytest.mark.parametrize("change", [{"num_stages": 0}, {"block_N": 32}])
+def test_swizzled_pieces_lie_side_by_side_and_in_all_banks(arch, change):
+    arguments = {**ARGUMENTS, **change}
+    layout = layouts(debugging.mended, arch, arguments)["B_shared"]
+    rows = debugging.swizzle_facts(layout, arch, arguments)["pieces"]
+    pieces = [[int(piece) for piece in row.split()] for row in rows]
+    assert sorted(sum(pieces, [])) == list(range(arguments["block_N"]))  # 8 rows of block_N / 8
+    assert all(len({row[column] % 8 for row in pieces}) == 8 for column in range(len(pieces[0])))
+
+
 def test_the_picture_is_of_the_same_layout(rehearsal, monkeypatch, capsys):
     drawn = []
     matplotlib = types.ModuleType("matplotlib")
@@ -258,7 +276,7 @@ def test_the_picture_is_of_the_same_layout(rehearsal, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", matplotlib)
     monkeypatch.setattr(tilelang.tools, "plot_layout", lambda *arguments, **options: (
         print("Saved"), drawn.append((arguments, options))))
-    layout = fragment(debugging.mended, "sm_80", "C_local", ARGUMENTS)
+    layout = layouts(debugging.mended, "sm_80", ARGUMENTS)["C_local"]
     debugging.picture(Page(rehearsal), layout)
     (corner, folder, name), options = drawn[1]
     assert drawn[0] == "Agg" and drawn[2] == "all" and options == {"formats": "png"}
@@ -323,7 +341,7 @@ def test_print_prints_a_few_lines_in_place(gpu):
     held = [float(value) for *_, value in printed]
     assert held[:steps] == pytest.approx([A[64, 32 * k].item() for k in range(steps)], abs=1e-6)
     assert held[steps] == pytest.approx((A.float() @ B.float())[9, 3].item(), abs=1e-2)
-    layout = fragment(debugging.mended, gpu.arch, "C_local", ARGUMENTS)
+    layout = layouts(debugging.mended, gpu.arch, ARGUMENTS)["C_local"]
     first = int(layout.thread_range.min)
     assert {tuple(map(int, line[1:4])) for line in printed[:steps]} == {(1, 0, first)}
     assert tuple(map(int, printed[steps][1:4])) == (0, 0, first + holder(layout, 9, 3)[0])

@@ -252,6 +252,10 @@ class Page:
             self.say(f"torch.compile is left out: {type(error).__name__}: {reason}"[:200])
             return {}
 
+    def keep(self, name: str, value) -> None:
+        """Leave something beside checks and measurements in the results, for a picture."""
+        self.emit({"event": "data", "name": name, "value": value})
+
     def headline(self, measurement: dict) -> None:
         """Make a measurement the one that the summary shows for this section."""
         self.emit({**measurement, "event": "headline"})
