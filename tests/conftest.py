@@ -25,7 +25,8 @@ def gpu():
 def pytest_terminal_summary(terminalreporter):
     """How many faults were injected, and how many of them the tour survived.
 
-    A test whose name begins with test_a_fault injects one, or as many as its property "faults" says.
+    A test whose name begins with test_a_fault injects one, or as many as its property "faults"
+    says.
     """
     faults = {
         outcome: sum(
