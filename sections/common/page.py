@@ -235,8 +235,9 @@ class Page:
             self.say(f"Schedule: {variants.pop()}.")
             headers, *cells = ([*row[:1], *row[2:]] for row in [headers, *cells])
         self.table(headers, cells, right=("ms", rows[0]["unit"], "its ms", "ratio"))
-        self.say("""Ratio: the other's time / this kernel's, above 1 the kernel is faster; the
-        median of pairs timed in turn, and their spread.""")
+        self.say("""Ratio: the other's time / this kernel's in a pair timed in turn, above 1 this
+        kernel is faster; the median of the pairs, and their spread: where it crosses 1, the two are
+        level. The times are medians of their own and need not divide to it.""")
 
     def torch_compiled(self, function: Callable[[], object]) -> dict:
         """{"torch.compile": ...} as a baseline; empty in quick mode or where it is not ready."""

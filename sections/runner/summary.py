@@ -67,9 +67,9 @@ def notes(record: Record) -> list[str]:
                      "mixed above: run it again")
     if record.ceilings:
         lines.append(
-            f"ceilings measured here: copy {record.ceilings['copy_GBps']:.0f} GB/s, "
-            f"matmul {record.ceilings['matmul_TFLOPs']:.0f} TFLOP/s (a device-to-device copy, and "
-            "cuBLAS with a large float16 product)"
+            f"ceilings measured here: copy {record.ceilings['copy_GBps']:.0f} GB/s (device to "
+            f"device), matmul {record.ceilings['matmul_TFLOPs']:.0f} TFLOP/s (cuBLAS, large, "
+            "float16).\nA cool chip clocks higher than a hot one: cuBLAS, too, may pass 100 % of it."
         )
     return lines
 
