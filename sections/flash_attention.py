@@ -21,8 +21,9 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from sections.common.device import capability
-from sections.common.ladder import Problem, Rung, best, climb, describe, jobs, selected, show, steps
+from sections.common.ladder import Problem, Rung, Step, best, climb, jobs, selected, show, steps
 from sections.common.measure import Work, time_ms
+from sections.hopper import attention as hopper
 
 LOG2E = math.log2(math.e)  # exp(x) = exp2(x * LOG2E), and exp2 is what the hardware has
 
@@ -215,13 +216,12 @@ LADDERS = {
         LONGEST,
     ),
     "sm_90a": steps(
-        ("one tile at a time", START, "every copy is waited for"),
+        ("one tile at a time", {**START, "store_shared": True}, "every copy is waited for"),
         ("+ 2 stages", {"num_stages": 2}, "the copy engine runs ahead"),
         ("+ larger tile: 192x128", {"block_M": 192, "block_N": 128, "threads": 384},
          "a tile of K and V serves 3 times the queries"),
         FAST_MATH,
         LONGEST,
-        ("+ store via shared", {"store_shared": True}, "the copy engine writes O in whole rows"),
     ),
     "sm_100a": steps(
         ("one tile at a time", START, "every copy is waited for"),
@@ -251,6 +251,19 @@ def schedule_of(device, case: Case) -> dict:
     return {**device.preset(LADDERS)[-1].schedule, **changes}
 
 
+def taken(device, case: Case) -> Step:
+    """What is taken for a case: Hopper's own kernel where it can be had, else flash_attention."""
+    if hopper.takes(device, case.size):
+        return hopper.step(case, device.multiprocessors)
+    return Step("flash_attention", schedule_of(device, case), "")
+
+
+def kernel_for(device, case: Case) -> tuple:
+    """The kernel that is taken for a case, and its schedule."""
+    step = taken(device, case)
+    return step.kernel or flash_attention, step.schedule
+
+
 def meets_fault(arch: str, schedule: dict) -> bool:
     """Whether TileLang 0.1.15 stops at a causal loop: "Downcast from tirx.Sub to ir.IntImm".
 
@@ -269,7 +282,9 @@ def run(page):
     shown = causal if page.device.is_gpu else SHOWN
     ladder = choose_ladder(page)
     wanted = [(flash_attention, {**case.arguments, **schedule_of(page.device, case)})
-              for case in (*AWKWARD, *others)]
+              for case in AWKWARD]
+    for case in others:
+        wanted += jobs(page, flash_attention, [taken(page.device, case)], case.arguments)
     # All together, in parallel; below they are ready.
     page.build([*wanted, *jobs(page, flash_attention, ladder, causal.arguments)],
                read=[(flash_attention, {**shown.arguments, **schedule_of(page.device, causal)})])
@@ -279,11 +294,15 @@ def run(page):
     rungs = climb(page, flash_attention, ladder, problem(page, causal, shown))
     introduce(page, causal, shown)
     show(page, rungs, "SDPA")
+    if any(step.kernel for step in ladder):
+        introduce_hopper(page)
 
     rows = [best(rungs).measurement] if best(rungs) else []
     for case in others:
         rows += measured(page, case, kernels[case])
     show_rows(page, rows)
+    if len(rows) > 1:
+        compare_causal(page, causal, best(rungs).step.schedule, rows)
     memory = show_memory(page, others, kernels)
     explain(page, best(rungs) or next(rung for rung in reversed(rungs) if rung.code))
     conclude(page, rows, memory)
@@ -301,9 +320,11 @@ def cases(page) -> list[Case]:
 
 def choose_ladder(page) -> list:
     """This architecture's ladder; what TileLang cannot compile is marked."""
-    ladder = page.device.preset(LADDERS)
-    return [replace(step, fault=FAULT) if meets_fault(page.device.arch, step.schedule) else step
-            for step in selected(page, ladder, ladder[-1].schedule)]
+    device, ladder = page.device, page.device.preset(LADDERS)
+    case = cases(page)[0] if device.is_gpu else SHOWN
+    own = [hopper.step(case, device.multiprocessors or 132)] if device.arch == "sm_90a" else []
+    return [replace(step, fault=FAULT) if meets_fault(device.arch, step.schedule) else step
+            for step in selected(page, ladder, ladder[-1].schedule, own)]
 
 
 def problem(page, case: Case, shown: Case) -> Problem:
@@ -339,8 +360,8 @@ def measured(page, case: Case, kernel) -> list[dict]:
     baselines = dict([fastest_sdpa(page, tensors, case)])
     if headline:
         baselines["torch, unfused"] = lambda: unfused(Q, K, V, case.scale)
-    rows = page.measure(case.name, describe(schedule_of(page.device, case)), kernel, tensors,
-                        baselines, Work(flops=case.flops), rounds=3)
+    rows = page.measure(case.name, taken(page.device, case).variant, kernel, tensors, baselines,
+                        Work(flops=case.flops), rounds=3)
     if headline:
         page.headline(rows[0])
     return rows
@@ -376,8 +397,40 @@ def introduce(page, case: Case, shown: Case) -> None:
     page.say(f"""A ladder of schedules for {shown.name}, {steps_shown}. Shared memory holds block_M
     rows of Q, and for each stage block_N rows of K and of V.""")
     if not page.device.is_gpu:
-        page.say(f"""Every row ran here, on the CPU, for {case.name}, and was checked. What is shown
-        is generated for {page.device.arch}.""")
+        page.say(f"""Every row of flash_attention ran here, on the CPU, for {case.name}, and was
+        checked. What is shown is generated for {page.device.arch}.""")
+
+
+def introduce_hopper(page) -> None:
+    """Hopper's own kernel: what it is, its source, what it costs and what it still lacks."""
+    page.say("""attention_hopper is a kernel of its own, for Hopper alone (it needs TMA and wgmma).
+    New: Two multiplications are ordered at once, the scores of the next tile and the product of the
+    last weights and V; while the second runs, the next weights are computed. A block computes one
+    tile of O after another, and what it copies first and stores last hides behind its neighbours.
+    Causal tiles differ in length: they are dealt out longest first, there and back like cards, and
+    `together` heads at a time, a number chosen so that all blocks get the same work. And keys are
+    walked from the last to the first, so that the tile on the diagonal, the one to mask, stands
+    before the loop.""")
+    page.show(hopper.attention_hopper)
+    page.say("""What it costs: nobody checks these barriers. What it still lacks: O is scaled down
+    in every step, though its maxima seldom grow after the first tiles; and the maximum of a row is
+    a chain of as many dependent instructions as a thread has scores in it.""")
+
+
+def compare_causal(page, case: Case, schedule: dict, rows: list[dict]) -> None:
+    """Why causal attention reaches fewer FLOPs per second than full attention, where it does."""
+    causal, full = rows[0], rows[1]
+    if causal["value"] >= full["value"]:
+        return
+    tile = schedule["block_M"], schedule["block_N"]
+    steps = hopper.steps_of(case, *tile)
+    seen = sum(min(i + 1 + case.keys - case.queries, case.keys) for i in range(case.queries))
+    page.say(f"""Causal reaches {causal['value']:.0f} TFLOP/s, full {full['value']:.0f}. On the
+    diagonal a tile is computed whole, and about half of it thrown away: with {tile[0]}x{tile[1]}
+    tiles {sum(steps) * tile[0] * tile[1] / seen - 1:.0%} more scores than are counted. A tile of
+    queries walks along half as many tiles of keys on average, so its first copies and its last
+    store, with nothing to hide behind, weigh twice. And the shortest takes {min(steps)}, the
+    longest {max(steps)} steps: multiprocessors do not end together.""")
 
 
 def show_rows(page, rows: list[dict]) -> None:
@@ -431,7 +484,7 @@ def explain(page, rung: Rung) -> None:
         multiply = re.compile(rf"tl::(?:wgmma_|mma_sync).*\b{result} \+")
         return next(number for number, text in body(code) if multiply.search(text))
 
-    page.say(f"What became of the loop, with {describe(rung.step.schedule)}:")
+    page.say(f"What became of the loop, with {rung.step.variant}:")
     page.landmarks(code, only=("TMA load", "mbarrier wait", "cp.async", "cp.async wait", "ldmatrix",
                                "wgmma", "mma.sync", "AllReduce", "exponential", "narrowing"))
     sharing = re.search(r"AllReduce<tl::MaxOp, (\d+), ", code.source)[1]

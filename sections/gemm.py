@@ -13,8 +13,9 @@ import tilelang
 import tilelang.language as T
 import torch
 
-from sections.common.ladder import Problem, best, climb, describe, jobs, selected, show, steps
+from sections.common.ladder import Problem, best, climb, jobs, selected, show, steps
 from sections.common.measure import Work
+from sections.hopper import gemm as hopper
 
 
 @tilelang.jit
@@ -118,6 +119,13 @@ def best_schedule(device) -> dict:
     return device.preset(LADDERS)[device.preset(BEST_STEP)].schedule
 
 
+def kernel_for(device, M: int, N: int, K: int) -> tuple:
+    """The kernel to take for a product, and its schedule: Hopper's own where it can be had."""
+    if hopper.takes(device, N, K):
+        return hopper.gemm_hopper, hopper.step(device.multiprocessors).schedule
+    return gemm, fitted(best_schedule(device), N, K)
+
+
 def fitted(schedule: dict, N: int, K: int) -> dict:
     """A schedule that compiles for any N and K.
 
@@ -170,8 +178,9 @@ def run(page):
     size = ((2048 if page.quick else 4096),) * 3 if gpu else (100, 130, 70)
     ladder = choose_ladder(page)
     schedule = page.schedule(best_schedule(page.device))
+    taken = next(step for step in reversed(ladder) if step.kernel or step.schedule == schedule)
     awkward = [{**sizes(*shape), **fitted(schedule, *shape[1:])} for shape in AWKWARD]
-    larger = [(gemm, {**sizes(*(2 * side for side in size)), **schedule})]
+    larger = jobs(page, gemm, [taken], sizes(*(2 * side for side in size)))
     # All together, in parallel; below they are ready.
     page.build([*jobs(page, gemm, ladder, sizes(*size)), *((gemm, job) for job in awkward),
                 *(larger if goes_larger(page) else [])],
@@ -191,14 +200,16 @@ def run(page):
         row was checked before it was timed, in turn with cuBLAS. The chip's clock falls as it gets
         hot, for both alike: compare rows by their ratio, not by their time.""")
     else:
-        page.say(f"""Every row ran here, on the CPU, for {case(*size)}, and was checked. What is
-        shown is the code generated from the same source for {page.device.arch} and
+        page.say(f"""Every row of gemm ran here, on the CPU, for {case(*size)}, and was checked.
+        What is shown is the code generated from the same source for {page.device.arch} and
         {case(SHOWN, SHOWN, SHOWN)}.""")
     show(page, rungs, "cuBLAS")
+    if any(step.kernel for step in ladder):
+        introduce_hopper(page)
 
     chosen = best(rungs)
     explained = chosen or next(rung for rung in rungs if rung.step.schedule == schedule)
-    page.say(f"What became of the loop, with {describe(explained.step.schedule)}:")
+    page.say(f"What became of the loop, with {explained.step.variant}:")
     page.landmarks(explained.code)
     resources = page.resources(explained.code)
     if resources:
@@ -206,8 +217,24 @@ def run(page):
     larger = None
     if chosen:
         page.headline(chosen.measurement)
-        larger = at_twice_the_size(page, chosen.step, size[0])
+        larger = at_twice_the_size(page, taken, size[0])
     conclude(page, rungs, chosen, larger)
+
+
+def introduce_hopper(page) -> None:
+    """Hopper's own kernel: what it is, its source, what it costs and what it still lacks."""
+    page.say("""gemm_hopper is a kernel of its own, for Hopper alone (it needs TMA and wgmma): what
+    the compiler makes of T.Pipelined in gemm is written out in it. New: A block computes one tile
+    of C after another, and the copies for the next tile begin while this one is multiplied. A
+    warpgroup orders its next multiplication before the last one is done. And the two warpgroups do
+    not wait for each other: while one stores its half of a tile, the tensor cores are the other's.
+    Blocks walk over C in panels of `swizzle` tiles.""")
+    page.show(hopper.gemm_hopper)
+    page.show(hopper.multiply)
+    page.say("""What it costs: nobody checks these barriers. A wrong count or a wrong parity is a
+    wrong result, or a kernel that never ends. What it still lacks: a tile of C goes to shared
+    memory in pieces of 4 bytes, where stmatrix would move 16; and each SM fetches its own tile of
+    B, where two in a cluster could share one.""")
 
 
 def goes_larger(page) -> bool:
@@ -216,7 +243,7 @@ def goes_larger(page) -> bool:
 
 
 def at_twice_the_size(page, step, side: int) -> dict | None:
-    """The chosen schedule at 8 times the work."""
+    """A step at 8 times the work."""
     if not goes_larger(page):
         return None
     (rung,) = climb(page, gemm, [step], problem(page, 2 * side, 2 * side, 2 * side))
@@ -229,8 +256,9 @@ def sizes(M: int, N: int, K: int) -> dict:
 
 
 def choose_ladder(page) -> list:
-    """This architecture's ladder."""
-    return selected(page, page.device.preset(LADDERS), best_schedule(page.device))
+    """This architecture's ladder; Hopper's ends with a kernel of its own."""
+    own = [hopper.step(page.device.multiprocessors or 132)] if page.device.arch == "sm_90a" else []
+    return selected(page, page.device.preset(LADDERS), best_schedule(page.device), own)
 
 
 def check_awkward(page, jobs: list[dict]) -> None:
@@ -257,8 +285,8 @@ def conclude(page, rungs, chosen, larger: dict | None) -> None:
         The largest single step was "{change.lstrip('+ ')}", {gain:.2f}x faster than the row above
         it.""")
     else:
-        page.lesson(f"""the Python source stayed the same in every row; the schedule alone decides
-        how much shared memory {name} needs and which instructions copy and multiply. Which row is
+        page.lesson(f"""gemm's source stayed the same in every row; the schedule alone decides how
+        much shared memory {name} needs and which instructions copy and multiply. Which row is
         fastest only a GPU can tell.""")
     page.try_this("""python -m sections.gemm num_stages=1, then 2, 4 and 6: shared memory grows
     until it ends it; on a GPU see the time fall first, and then stop falling.""")

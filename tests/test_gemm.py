@@ -6,8 +6,10 @@ import torch
 from sections import gemm
 from sections.common import codegen
 from sections.common.build import build
-from sections.common.device import ARCHITECTURES, SHARED_BYTES, preset
+from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device, preset
+from sections.common.page import Page
 from sections.common.verify import compare
+from sections.hopper import gemm as hopper
 from tests.mutations import MUTATIONS, events, rehearsal_device, run_section
 
 SHAPES = [(1, 1, 1), (77, 77, 77), (100, 130, 33), (129, 257, 65), (64, 8, 300), (1, 200, 5)]
@@ -52,6 +54,7 @@ def test_run_passes_in_rehearsal(rehearsal, capsys):
     assert "left out: 240 KB is over sm_90a's 227 KB" in text
     assert "TMA load" in text and "wgmma" in text
     assert "registers a thread" in text
+    assert "not run here; a finished tile is stored" in text and "def multiply(" in text
     # Every row that fits was run and checked, and the awkward shapes.
     assert len(events(page, "check")) == len(gemm.LADDERS["sm_90a"]) - 1 + len(gemm.AWKWARD)
 
@@ -147,6 +150,42 @@ def test_hopper_with_one_operand_of_odd_rows(shape):
     assert codegen.resources(narrow).spill_bytes == 0
 
 
+HOPPER_SHAPES = [(1, 8, 8), (129, 264, 72), (64, 8, 304), (1000, 4104, 200), (300, 2000, 4096)]
+
+
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (129, 264, 72)], ids=str)
+def test_nvcc_takes_hoppers_own_kernel(shape):
+    code = codegen.generate(hopper.gemm_hopper, "sm_90a", **gemm.sizes(*shape),
+                            **hopper.step(132).schedule)
+    found = codegen.resources(code)
+    assert found.spill_bytes == 0 and "serialized" not in found.report
+    assert code.shared_bytes + found.static_shared_bytes <= SHARED_BYTES["sm_90a"]
+    assert code.threads == 384
+    # Two warpgroups: each multiplies 64 rows, with one multiplication under way, and stores them.
+    assert (codegen.count(code, "wgmma"), codegen.count(code, "TMA store")) == (2, 2)
+    assert code.source.count("tl::wait_wgmma<1>") == code.source.count("tl::wait_wgmma<0>") == 2
+
+
+@pytest.mark.parametrize("shape", [(64, 77, 64), (64, 64, 77)], ids=str)
+def test_hoppers_own_kernel_refuses_odd_rows(shape):
+    with pytest.raises(Exception, match="TMA is not available"):
+        codegen.generate(hopper.gemm_hopper, "sm_90a", **gemm.sizes(*shape))
+
+
+@pytest.mark.parametrize("mode, arch, N, K, own", [
+    ("gpu", "sm_90a", 4096, 4096, True), ("gpu", "sm_90a", 8, 16, True),
+    ("gpu", "sm_90a", 77, 64, False), ("gpu", "sm_90a", 64, 77, False),
+    ("gpu", "sm_90a", 77, 77, False), ("gpu", "sm_100a", 64, 64, False),
+    ("gpu", "sm_80", 64, 64, False), ("rehearsal", "sm_90a", 64, 64, False),
+])
+def test_hoppers_own_kernel_is_taken_where_it_can_be(mode, arch, N, K, own):
+    device = Device(mode, arch, SHARED_BYTES[arch], multiprocessors=78)
+    kernel, schedule = gemm.kernel_for(device, 64, N, K)
+    assert kernel is (hopper.gemm_hopper if own else gemm.gemm)
+    assert not own or schedule["blocks"] == 78
+    codegen.trace(kernel, {"kind": "cuda", "arch": arch}, {**gemm.sizes(64, N, K), **schedule})
+
+
 def test_landmarks_by_architecture():
     expected = {
         "sm_75": {"ldmatrix", "mma.sync"},
@@ -179,9 +218,24 @@ def test_shapes_on_a_gpu(gpu, seed):
 
 
 @pytest.mark.gpu
-def test_the_same_bits_fifty_times(gpu):
-    (kernel,) = build(gpu, [(gemm.gemm, {**gemm.sizes(1000, 1000, 1000),
-                                         **gemm.best_schedule(gpu)})])
-    A, B = (torch.randn(1000, 1000, device="cuda").half() for _ in range(2))
-    first = kernel(A, B)
-    assert all(torch.equal(kernel(A, B), first) for _ in range(50))
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_kernel_to_take_on_a_gpu(gpu, seed):
+    shapes = [*SHAPES, *HOPPER_SHAPES, (5000, 264, 64)]
+    kernels = build(gpu, [(kernel, {**gemm.sizes(*shape), **schedule}) for shape in shapes
+                          for kernel, schedule in [gemm.kernel_for(gpu, *shape)]])
+    for shape, kernel in zip(shapes, kernels, strict=True):
+        A, B = gemm.inputs(Page(gpu), *shape, seed)
+        verdict = compare(kernel(A, B), gemm.reference(A, B), torch.float16, reduction=shape[2])
+        assert verdict.passed, f"{shape}: {verdict.problem}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(1000, 1000, 1000), (2000, 3000, 4096)], ids=str)
+def test_the_same_bits_fifty_times(gpu, shape):
+    A, B = gemm.inputs(Page(gpu), *shape)
+    pairs = [(gemm.gemm, gemm.best_schedule(gpu)), gemm.kernel_for(gpu, *shape)]
+    kernels = build(gpu, [(kernel, {**gemm.sizes(*shape), **schedule})
+                          for kernel, schedule in pairs])
+    for kernel in kernels:
+        first = kernel(A, B)
+        assert all(torch.equal(kernel(A, B), first) for _ in range(50))
