@@ -15,30 +15,39 @@ import tilelang.language as T
 import torch
 import torch.nn.functional as F
 
-from sections.common.ladder import describe
+from sections.common.ladder import Problem, Step, climb, jobs, show
 from sections.common.measure import Work
 from sections.common.page import squeeze
 from sections.common.verify import compare
 
 
-def gelu(x, tanh: bool):
+def gelu(x, tanh: bool, fast: bool):
     """GELU of a float32 expression: x Phi(x), Phi the normal distribution's cumulative function.
 
-    tanh  instead its approximation by Hendrycks and Gimpel (arXiv:1606.08415),
-          x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3), written as
-          x / (1 + exp(-2 u)): the same value for one exponential and one division
+    tanh  instead its approximation by Hendrycks and Gimpel (arXiv:1606.08415)
+    fast  with fewer instructions; nvcc, allowed to approximate, has one for tanh
     """
     if tanh:
-        scale = -2 * math.sqrt(2 / math.pi) * math.log2(math.e)  # the hardware has exp2
-        return x / (1 + T.exp2(scale * x * (1 + 0.044715 * x * x)))
+        return 0.5 * x * (1 + T.tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)))
+    if fast:
+        size = T.max(x, -x)
+        return 0.5 * (x + size * fast_erf(size * math.sqrt(0.5)))
     return 0.5 * x * (1 + T.erf(x * math.sqrt(0.5)))
+
+
+def fast_erf(z):
+    """The error function of z >= 0, at most 1.5e-7 off (Abramowitz and Stegun, 7.1.26)."""
+    t = 1 / (1 + 0.3275911 * z)
+    p = 1.421413741 + t * (-1.453152027 + t * 1.061405429)
+    p = t * (0.254829592 + t * (-0.284496736 + t * p))
+    return 1 - p * T.exp2(-math.log2(math.e) * z * z)  # exp2 is what the hardware has
 
 
 @tilelang.jit
 def fused_epilogue(A, B, bias, block_M: int = 128, block_N: int = 128, block_K: int = 32,
                    num_stages: int = 3, threads: int = 128, swizzle: int = 0,
                    full_row: bool = False, store_shared: bool = False, tanh: bool = False,
-                   dtype=T.float16):
+                   fast: bool = False, dtype=T.float16):
     """C = GELU(A @ B + bias). A: (M, K), B: (K, N), bias: (N,) of dtype; returns C: (M, N).
 
     Summed, biased and activated in float32, rounded to dtype once. Any M, N, K >= 1.
@@ -48,6 +57,7 @@ def fused_epilogue(A, B, bias, block_M: int = 128, block_N: int = 128, block_K: 
     B: T.Tensor[[K, N], dtype]
     bias: T.Tensor[[N], dtype]
     C = T.empty((M, N), dtype)
+    T.annotate_pass_configs({"tl.enable_fast_math": fast})
     policy = T.GemmWarpPolicy.FullRow if full_row else T.GemmWarpPolicy.Square
     with T.Kernel(T.ceildiv(N, block_N), T.ceildiv(M, block_M), threads=threads) as (bx, by):
         A_shared = T.alloc_shared((block_M, block_K), dtype)
@@ -63,13 +73,97 @@ def fused_epilogue(A, B, bias, block_M: int = 128, block_N: int = 128, block_K: 
         T.copy(bias[bx * block_N], bias_local)  # New: the tile's part of the bias
         for i, j in T.Parallel(block_M, block_N):  # New: each thread works on its own registers
             C_local[i, j] += bias_local[j]
-            C_local[i, j] = gelu(C_local[i, j], tanh)
+            C_local[i, j] = gelu(C_local[i, j], tanh, fast)
         if store_shared:
             C_shared = T.alloc_shared((block_M, block_N), dtype)
             T.copy(C_local, C_shared)
             T.copy(C_shared, C[by * block_M, bx * block_N])
         else:
             T.copy(C_local, C[by * block_M, bx * block_N])
+    return C
+
+
+@T.macro
+def half_of_each_tile(C_local, bias_local, C_shared, A_shared, B_shared, bias, C, full, empty,
+                      half, order, turns, steps, stages, blocks, block, thread, tanh):
+    """A warpgroup computes its half, 64 x 256, of one tile after another, and stores it."""
+    for turn in T.serial(turns):
+        by, bx = order.coord(turn * blocks + block)
+        T.clear(C_local)
+        for k in T.serial(steps):
+            use = turn * steps + k
+            T.mbarrier_wait_parity(full[use % stages], use // stages % 2)
+            T.wgmma_gemm(A_shared[use % stages, 64 * half : 64 * half + 64, :],
+                         B_shared[use % stages, :, :], C_local, policy=T.GemmWarpPolicy.FullRow)
+            T.wait_wgmma(1)  # the multiplication before this one is done, its stage free
+            if k > 0:
+                if thread % 128 == 0:
+                    T.mbarrier_arrive(empty[(use - 1) % stages])
+        T.copy(bias[256 * bx], bias_local)
+        T.wait_wgmma(0)
+        if thread % 128 == 0:
+            T.mbarrier_arrive(empty[(turn * steps + steps - 1) % stages])
+        for i, j in T.Parallel(64, 256):
+            C_local[i, j] += bias_local[j]
+            C_local[i, j] = gelu(C_local[i, j], tanh, fast=True)
+        T.tma_store_wait(0)  # the tile before has left C_shared
+        T.copy(C_local, C_shared)
+        T.fence_proxy_async()  # what threads wrote, the copy engine will see
+        row = 128 * by + 64 * half
+        T.tma_copy(C_shared, C[row : row + 64, 256 * bx : 256 * bx + 256])
+    T.tma_store_wait(0)
+
+
+@tilelang.jit
+def fused_epilogue_hopper(A, B, bias, blocks: int = 132, stages: int = 3, panel: int = 8,
+                          tanh: bool = False, dtype=T.float16):
+    """The same C as fused_epilogue. Needs sm_90a (wgmma), and N and K in multiples of 8: rows of
+    whole 16-byte pieces (TMA).
+
+    blocks  one an SM; each computes one tile of C, 128 x 256, after another
+    stages  tiles of A and of B, 64 deep, that are in shared memory or on their way
+    panel   columns of tiles that neighbouring blocks share in the L2 cache
+    """
+    M, N, K = T.const("M N K")
+    A: T.Tensor[[M, K], dtype]
+    B: T.Tensor[[K, N], dtype]
+    bias: T.Tensor[[N], dtype]
+    C = T.empty((M, N), dtype)
+    T.annotate_pass_configs({"tl.enable_fast_math": True})
+    rows, columns, steps = T.ceildiv(M, 128), T.ceildiv(N, 256), T.ceildiv(K, 64)
+    order = T.PersistentTileScheduler(rows, columns, blocks, swizzle_size=panel, stateful=False)
+    with T.Kernel(blocks, threads=384) as block:
+        A_shared = T.alloc_shared((stages, 128, 64), dtype)
+        B_shared = T.alloc_shared((stages, 64, 256), dtype)
+        C_upper, C_lower = [T.alloc_fragment((64, 256), T.float32) for _ in range(2)]
+        bias_upper, bias_lower = [T.alloc_fragment((256,), dtype) for _ in range(2)]
+        upper_shared, lower_shared = [T.alloc_shared((64, 256), dtype) for _ in range(2)]
+        full = T.alloc_barrier([32] * stages)  # New: "stage s is here", and
+        empty = T.alloc_barrier([2] * stages)  # "both warpgroups are done with stage s"
+        thread = T.get_thread_binding()
+        turns = T.ceildiv(rows * columns - block, blocks)  # tiles of this block
+        if thread < 128:  # New: one warp copies, on into the next tile while this one is finished
+            T.dec_max_nreg(24)
+            if thread < 32:
+                for turn in T.serial(turns):
+                    by, bx = order.coord(turn * blocks + block)
+                    for k in T.serial(steps):
+                        use = turn * steps + k
+                        stage = use % stages
+                        T.mbarrier_wait_parity(empty[stage], (use // stages + 1) % 2)
+                        T.tma_copy(A[128 * by : 128 * by + 128, 64 * k : 64 * k + 64],
+                                   A_shared[stage, :, :], barrier=full[stage])
+                        T.tma_copy(B[64 * k : 64 * k + 64, 256 * bx : 256 * bx + 256],
+                                   B_shared[stage, :, :], barrier=full[stage])
+                        T.mbarrier_arrive(full[stage])
+        elif thread < 256:  # New: two warpgroups that never wait for each other
+            T.inc_max_nreg(240)
+            half_of_each_tile(C_upper, bias_upper, upper_shared, A_shared, B_shared, bias, C, full,
+                              empty, 0, order, turns, steps, stages, blocks, block, thread, tanh)
+        else:
+            T.inc_max_nreg(240)
+            half_of_each_tile(C_lower, bias_lower, lower_shared, A_shared, B_shared, bias, C, full,
+                              empty, 1, order, turns, steps, stages, blocks, block, thread, tanh)
     return C
 
 
@@ -81,7 +175,7 @@ def reference(A, B, bias, tanh: bool):
 
 # The best rows of the gemm section's ladders.
 COMMON = {"block_M": 128, "block_N": 128, "block_K": 64, "num_stages": 3, "threads": 128,
-          "swizzle": 8, "full_row": False, "store_shared": True}
+          "swizzle": 8, "full_row": False, "store_shared": True, "fast": True}
 SCHEDULES = {
     # GELU needs registers too: 128 threads would spill.
     "sm_75": {**COMMON, "num_stages": 2, "threads": 256, "store_shared": False},
@@ -89,6 +183,7 @@ SCHEDULES = {
     "sm_90a": {**COMMON, "block_N": 256, "threads": 256, "swizzle": 16, "full_row": True},
     "sm_100a": {**COMMON, "threads": 256},
 }
+HOPPER = {"stages": 3, "panel": 8}  # of its own kernel
 FORMS = {False: "erf", True: "tanh"}  # by the kernel's flag
 APPROXIMATE = {False: "none", True: "tanh"}  # F.gelu's words for them
 COMPUTE_BOUND, BANDWIDTH_BOUND = (4096, 4096, 4096), (16384, 1024, 512)  # M, N, K
@@ -107,17 +202,56 @@ def case(shape: tuple, tanh: bool) -> str:
     return f"{name_of(shape)} float16 {FORMS[tanh]}"
 
 
+def sizes(shape: tuple, tanh: bool) -> dict:
+    """A kernel's arguments beside its schedule."""
+    M, N, K = shape
+    return {"M": M, "N": N, "K": K, "tanh": tanh}
+
+
 def job(shape: tuple, tanh: bool, schedule: dict) -> tuple:
-    """The kernel with its arguments, to be built.
+    """The kernel for any GPU with its arguments, to be built.
 
     Where rows of only one of A and B are whole 16-byte pieces, a tile must be narrow: see `fitted`
     in the gemm section.
     """
-    M, N, K = shape
-    arguments = {"M": M, "N": N, "K": K, "tanh": tanh, **schedule}
+    _, N, K = shape
+    arguments = {**sizes(shape, tanh), **schedule}
     if (N % 8 == 0) != (K % 8 == 0):
         arguments["block_N"] = min(schedule["block_N"], 128)
     return fused_epilogue, arguments
+
+
+def kernel_for(device, shape: tuple, tanh: bool, last: Step, portable: dict) -> tuple:
+    """The kernel to take for a case, with its arguments: the last step's where that can run.
+
+    Hopper's own is for Hopper and rows of whole 16-byte pieces.
+    """
+    _, N, K = shape
+    if last.kernel and device.mode == "gpu" and N % 8 == 0 and K % 8 == 0:
+        return last.kernel, {**sizes(shape, tanh), **last.schedule}
+    return job(shape, tanh, portable)
+
+
+def schedules(page) -> tuple[dict, dict]:
+    """The schedules of the kernel for any GPU and, where it runs, of Hopper's own."""
+    portable = page.device.preset(SCHEDULES)
+    own = HOPPER if page.device.arch == "sm_90a" else {}
+    chosen = page.schedule({**portable, **own})
+    return {name: chosen[name] for name in portable}, {name: chosen[name] for name in own}
+
+
+def steps_here(page) -> list[Step]:
+    """The kernel for any GPU, and on Hopper its own."""
+    portable, own = schedules(page)
+    ladder = [
+        Step("bias and GELU in registers", {**portable, "fast": False}, "no kernel after this one"),
+        Step("+ fewer instructions for GELU", portable, "tensor cores rest while GELU is computed"),
+    ]
+    if own:
+        own["blocks"] = page.device.multiprocessors or 132
+        ladder.append(Step("hopper", own, "copies and stores run under bias and GELU",
+                           fused_epilogue_hopper))
+    return [ladder[0], ladder[-1]] if page.quick else ladder
 
 
 def inputs(page, M: int, N: int, K: int, seed: int = 0, dtype=torch.float16):
@@ -137,35 +271,41 @@ def inputs(page, M: int, N: int, K: int, seed: int = 0, dtype=torch.float16):
 def run(page):
     page.say("""The kernel is the gemm section's with two statements more, marked "New". They work
     on C_local, the float32 sums, before anything is stored. GELU has two forms: the exact one with
-    the error function, F.gelu's default, and an approximation with tanh. The flag decides between
-    them while the kernel is compiled.""")
-    page.show(gelu)
-    page.show(fused_epilogue)
+    the error function, F.gelu's default, and an approximation with tanh. Flags decide between them
+    while the kernel is compiled; so does `fast`, which trades digits that float16 has not for
+    instructions: CUDA's erff and tanhf take dozens, and tensor cores wait for them.""")
+    for part in (gelu, fast_erf, fused_epilogue):
+        page.show(part)
 
-    schedule = page.schedule(page.device.preset(SCHEDULES))
     shapes = shapes_here(page)
     cases = [(shape, tanh) for shape in shapes for tanh in FORMS]
-    built = page.build(job(*which, schedule) for which in [*AWKWARD, *cases])
-    kernels = dict(zip([*AWKWARD, *cases], built, strict=True))
+    ladder = steps_here(page)
+    portable, _ = schedules(page)
+    wanted = [job(*which, portable) for which in AWKWARD]
+    wanted += [kernel_for(page.device, *which, ladder[-1], portable) for which in cases]
+    wanted += jobs(page, fused_epilogue, ladder, sizes(shapes[-1], True))
+    built = page.build(wanted)  # all together, in parallel
+    kernels = dict(zip([*AWKWARD, *cases], built, strict=False))
     good = [which for which in kernels if check(page, *which, kernels[which])]
     for tanh in FORMS:
         tell_apart(page, shapes[0], tanh, kernels[shapes[0], tanh])
+    explain(page, portable)
+    hopper(page)
+    step_by_step(page, shapes[-1], ladder)
 
     rows = []
     if page.device.is_gpu:
         for which in cases:
             if which in good:
-                rows += timed(page, *which, kernels[which], describe(schedule))
+                rows += timed(page, *which, kernels[which], ladder[-1].variant)
         page.say("""FLOPs: a multiplication and an addition for each of M x N x K products; bias and
         GELU are not counted. Every kernel was checked, then timed in turn with its baselines.""")
         page.timings(rows)
     ledgers(page, shapes, rows)
-    M, N, K = COMPUTE_BOUND
-    explain(page, page.code(kernels[cases[0]], M=M, N=N, K=K))
     conclude(page, shapes, rows)
-    page.try_this(f"""python -m sections.fused_epilogue store_shared={not schedule["store_shared"]}:
-    same bytes, other instructions for the store of C; on a GPU the bandwidth-bound shape feels it
-    first.""")
+    page.try_this(f"""python -m sections.fused_epilogue store_shared={not portable["store_shared"]}:
+    same bytes, other instructions for the store of C in the kernel for any GPU; on a GPU the
+    bandwidth-bound shape feels it first.""")
 
 
 def shapes_here(page) -> tuple:
@@ -196,13 +336,67 @@ def tell_apart(page, shape: tuple, tanh: bool, kernel) -> None:
     {verdict.problem.partition(",")[0]}.""")
 
 
+def hopper(page) -> None:
+    """The kernel that only Hopper can run."""
+    if page.device.arch != "sm_90a":
+        page.say(f"""sm_90a has a kernel of its own, whose copies and stores run under bias and
+        GELU. It needs wgmma and registers that are dealt out anew, which {page.device.arch} has
+        not: the kernel above is the one that is used here.""")
+        return
+    page.say("""A step further, for sm_90a alone. In the kernel above a block ends with its tile,
+    and the next block starts with empty shared memory: while a tile is finished and the next one
+    arrives, tensor cores rest. Here one block an SM stays, and the work in it is dealt out. One
+    warp only copies, as far ahead as stages are free, and on into the next tile. A warpgroup, 128
+    threads, has the upper half of each tile, another the lower. They share the tiles of B, never
+    wait for each other, and leave the store to the copy engine. `full` and `empty` are barriers, a
+    pair a stage; one has two phases, told apart by parity, 0 and 1 in turn.""")
+    page.show(half_of_each_tile)
+    page.show(fused_epilogue_hopper)
+
+
+def step_by_step(page, shape: tuple, ladder: list[Step]) -> None:
+    """What each step buys, where the epilogue weighs most."""
+    task = problem(page, shape)
+    rungs = climb(page, fused_epilogue, ladder, task)
+    page.say(f"Step by step, {case(shape if page.device.is_gpu else BANDWIDTH_BOUND, True)}:")
+    show(page, rungs, task.baseline[0].partition(" (")[0])
+    if ladder[-1].kernel and rungs[-1].code:
+        page.landmarks(rungs[-1].code, only=("fewer registers", "TMA load", "more registers",
+                                             "wgmma", "wgmma wait", "stmatrix", "partial barrier",
+                                             "TMA store"))
+
+
+def problem(page, shape: tuple) -> Problem:
+    """What the steps compute: the tanh form, for which there is a library's kernel to meet."""
+    tensors = inputs(page, *shape)
+    M, N, K = shape
+    baseline = {TWO: two(*tensors, True)}
+    if page.device.is_gpu:
+        baseline |= library(*tensors)[0]
+    return Problem(
+        case=case(shape, True),
+        arguments=sizes(shape, True),
+        shown=sizes(BANDWIDTH_BOUND, True),
+        inputs=tensors,
+        expected=reference(*tensors, True),
+        bounds={"reduction": K},
+        baseline=list(baseline.items())[-1],
+        work=Work(flops=2 * M * N * K),
+    )
+
+
 def timed(page, shape: tuple, tanh: bool, kernel, variant: str) -> list[dict]:
     """Time one checked kernel in turn with its baselines."""
     A, B, bias = inputs(page, *shape)
     form = APPROXIMATE[tanh]
     eager = lambda: F.gelu(A @ B + bias, approximate=form)  # noqa: E731
-    baselines = {THREE: eager, TWO: lambda: F.gelu(torch.addmm(bias, A, B), approximate=form)}
-    baselines |= library(page, A, B, bias) if tanh else page.torch_compiled(eager)
+    baselines = {THREE: eager, TWO: two(A, B, bias, tanh)}
+    if tanh:
+        found, sentence = library(A, B, bias)
+        baselines |= found
+        page.say(sentence)
+    else:
+        baselines |= page.torch_compiled(eager)
     M, N, K = shape
     rows = page.measure(case(shape, tanh), variant, kernel, (A, B, bias), baselines,
                         Work(flops=2 * M * N * K))
@@ -211,21 +405,28 @@ def timed(page, shape: tuple, tanh: bool, kernel, variant: str) -> list[dict]:
     return rows
 
 
-def library(page, A, B, bias) -> dict:
-    """cuBLASLt's own fused epilogue as a baseline, where it is there and is the tanh form."""
+def two(A, B, bias, tanh: bool):
+    """torch.addmm and GELU, two kernels."""
+    return lambda: F.gelu(torch.addmm(bias, A, B), approximate=APPROXIMATE[tanh])
+
+
+def library(A, B, bias) -> tuple[dict, str]:
+    """cuBLASLt's own fused epilogue as a baseline, where it is there and is the tanh form.
+
+    Beside it a sentence about what was found.
+    """
     def epilogue():
         return torch._addmm_activation(bias, A, B, use_gelu=True)
 
     try:
         result = epilogue()
     except (AttributeError, RuntimeError) as error:
-        page.say(f"torch._addmm_activation is left out: {first_line(error)}")
-        return {}
+        return {}, f"torch._addmm_activation is left out: {first_line(error)}"
     erf, tanh = (compare(result, reference(A, B, bias, form), A.dtype, reduction=len(B)).rel_error
                  for form in FORMS)
-    page.say(f"""torch._addmm_activation, cuBLASLt's fused epilogue, is {tanh:.1e} off the tanh
-    form and {erf:.1e} off the erf form (relative error).""")
-    return {"cuBLASLt (torch._addmm_activation)": epilogue} if tanh < min(erf, 2e-3) else {}
+    found = {"cuBLASLt (torch._addmm_activation)": epilogue} if tanh < min(erf, 2e-3) else {}
+    return found, f"""torch._addmm_activation, cuBLASLt's fused epilogue, is {tanh:.1e} off the tanh
+    form and {erf:.1e} off the erf form (relative error)."""
 
 
 def first_line(error: Exception) -> str:
@@ -291,15 +492,17 @@ def gains(page, shape: tuple, two: dict, three: dict) -> list[list]:
     ]
 
 
-def explain(page, code) -> None:
+def explain(page, schedule: dict) -> None:
     """Show the epilogue in the generated code, between the product and the store."""
-    from sections.common.codegen import body
+    from sections.common.codegen import body, generate
 
+    kernel, arguments = job(COMPUTE_BOUND, False, {**schedule, "fast": False})
+    code = generate(kernel, page.device.arch, **arguments)
     lines = body(code)
     first = next((n for n, (_, line) in enumerate(lines) if "(bias + " in line), len(lines))
     last = next((n for n, (_, line) in enumerate(lines) if "erff(" in line), 0)
-    page.say("""The epilogue in the generated CUDA, whole. bias_local and C_local are registers, and
-    each thread holds just the values of the bias that its columns need:""")
+    page.say("""The epilogue in the generated CUDA, whole, without `fast`. bias_local and C_local
+    are registers, and each thread holds just the values of the bias that its columns need:""")
     for number, line in lines[first : last + 2]:
         # Constants stand there in hexadecimal, with a decimal comment.
         line = re.sub(r"\w+\.?\w*[+-]\d+f/\*(.*?)\*/", lambda found: f"{float(found[1]):g}", line)

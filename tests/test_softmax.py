@@ -16,10 +16,22 @@ LENGTHS = [1, 7, 1000, 1025, 4099, 16385, 32768, 131072]
 BOTH_KERNELS = [1025, 20003]  # columns, one row length for each
 
 
-def kernels_for(device, M, lengths, dtype):
-    jobs = [section.job(M, N, section.SCHEDULE) for N in lengths]
+def schedule_for(device, dtype):
+    """The section's, which counts float16 columns."""
+    schedule = section.schedule_for(device)
+    return {**schedule, "kept": 2 * schedule["kept"] // dtype.itemsize // section.TILE
+            * section.TILE}
+
+
+def typed(jobs, dtype):
+    """The jobs for a dtype."""
     name = {torch.float16: T.float16, torch.float32: T.float32}[dtype]
-    return build(device, [(jit, {**arguments, "dtype": name}) for jit, arguments in jobs])
+    return [(jit, {**arguments, "dtype": name}) for jit, arguments in jobs]
+
+
+def kernels_for(device, M, lengths, dtype):
+    schedule = schedule_for(device, dtype)
+    return build(device, typed([section.job(M, N, schedule) for N in lengths], dtype))
 
 
 def verdict(kernel, X):
@@ -45,6 +57,45 @@ def test_the_row_length_chooses_the_kernel():
     assert kernel is section.online_softmax
 
 
+def gpu_of(arch, mode="gpu"):
+    return Device(mode, arch, SHARED_BYTES[arch], "a GPU", arch, 132, 80 << 30)
+
+
+def test_shared_memory_keeps_what_fits():
+    def kept(arch, N):
+        device = gpu_of(arch)
+        _, chosen = section.choose(N, section.schedule_for(device))
+        assert 2 * chosen["kept"] + 8192 <= SHARED_BYTES[arch]
+        return chosen["kept"], chosen["blocks"]
+
+    assert kept("sm_75", 32768) == (24576, 1)
+    assert kept("sm_80", 32768) == kept("sm_90a", 32768) == (32768, 2)
+    assert kept("sm_86", 32768) == (32768, 1)
+    assert kept("sm_90a", 131072) == (106496, 1)
+    assert section.choose(32768, section.SCHEDULE)[1]["kept"] == 0
+
+
+def test_hopper_takes_rows_that_fill_an_sm():
+    def chosen(arch, N, mode="gpu"):
+        device = gpu_of(arch, mode)
+        return section.kernel_for(device, N, section.schedule_for(device))
+
+    assert chosen("sm_90a", 131072) == (
+        section.softmax_hopper, {"kept": 24, "held": 8, "threads": 512})
+    assert chosen("sm_90a", 65536)[1] == {"kept": 16, "held": 0, "threads": 512}
+    for arch, N, mode in (("sm_90a", 32768, "gpu"), ("sm_90a", 131080, "gpu"),
+                          ("sm_90a", 1 << 18, "gpu"), ("sm_90a", 131072, "rehearsal"),
+                          ("sm_100a", 131072, "gpu"), ("sm_80", 131072, "gpu")):
+        assert chosen(arch, N, mode)[0] is section.online_softmax, (arch, N, mode)
+
+
+@pytest.mark.parametrize("kept", [0, 8192, 16384])
+def test_a_row_that_is_kept_in_part(rehearsal, kept):
+    arguments = {"M": 12, "N": 20003, "kept": kept}
+    (kernel,) = build(rehearsal, [(section.online_softmax, arguments)])
+    assert verdict(kernel, section.odd_rows(Page(rehearsal), 20003)).passed
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("N", BOTH_KERNELS)
 def test_odd_rows_are_as_in_torch(rehearsal, N, dtype):
@@ -56,7 +107,7 @@ def test_odd_rows_are_as_in_torch(rehearsal, N, dtype):
     rest = torch.cat([Y[:1], Y[2:]]).float()
     assert rest.isfinite().all()
     assert (rest.sum(1) - 1).abs().max() < 2e-3
-    half = min(N // 2, section.SCHEDULE["block_N"])
+    half = min(N // 2, 2 * section.TILE)
     assert (Y[2, :half] == 0).all() and (Y[3, half:] == 0).all()
     assert Y[4].tolist() == [0] * (N - 1) + [1]
     assert torch.equal(Y[5], Y[9]), "large negative values, all equal, are like zeros"
@@ -108,15 +159,18 @@ def test_a_loose_check_would_pass_zeros():
 
 def test_what_the_text_says_about_the_code():
     def read(N, **overrides):
-        jit, arguments = section.job(65536, N, {**section.SCHEDULE, **overrides})
+        schedule = {**section.schedule_for(gpu_of("sm_90a")), **overrides}
+        jit, arguments = section.job(65536, N, schedule)
         code = codegen.generate(jit, "sm_90a", **arguments)
         return code, {mark.name for mark in codegen.landmarks(code)}
 
     whole, names = read(4096)
     assert codegen.count(whole, "AllReduce") == 2
     assert {"vector load", "vector store"} <= names and "bounds guard" not in names
-    online, _ = read(32768)
-    assert codegen.count(online, "AllReduce") == 2
+    online, names = read(32768)
+    assert codegen.count(online, "AllReduce") == 2, "once for the row, not once a tile"
+    assert {"vector load", "vector store"} <= names and "bounds guard" not in names
+    assert online.shared_bytes >= 65536
     ragged, names = read(4099)
     assert "bounds guard" in names and "-CUDART_INF_F" in ragged.source
     one_warp, names = read(4096, values=128)
@@ -127,8 +181,8 @@ def test_sizes_by_memory():
     def page(gigabytes, quick=False):
         return Page(Device("gpu", "sm_75", 1 << 16, "T4", "sm_75", 40, gigabytes << 30), quick)
 
-    assert section.shapes_here(page(15)) == ((65536, 4096), (4096, 32768))
-    assert section.shapes_here(page(6)) == ((32768, 4096), (2048, 32768))
+    assert section.shapes_here(page(15)) == ((65536, 4096), (4096, 32768), (2048, 131072))
+    assert section.shapes_here(page(6)) == ((32768, 4096), (2048, 32768), (1024, 131072))
     assert section.shapes_here(page(15, quick=True)) == ((16384, 4096), (1024, 32768))
 
 
@@ -144,7 +198,7 @@ class PretendPage(Page):
     def build(self, jobs):
         return build(rehearsal_device(), list(jobs))
 
-    def measure(self, case, variant, kernel, inputs, baselines, work):
+    def measure(self, case, variant, kernel, inputs, baselines, work, rounds=5):
         assert work.bytes_moved == 2 * inputs[0].numel() * 2
         for name, function in baselines.items():
             assert (function is None) == (name == "copy ceiling")
@@ -156,21 +210,25 @@ class PretendPage(Page):
 
 
 def test_what_a_gpu_would_print(rehearsal, capsys, monkeypatch):
-    device = PretendGpu("gpu", "sm_90a", SHARED_BYTES["sm_90a"], "H200", "sm_90a", 132, 140 << 30)
-    monkeypatch.setattr(section, "shapes_here", lambda page: ((20, 4096), (4, 32768)))
+    device = PretendGpu("gpu", "sm_80", SHARED_BYTES["sm_80"], "A100", "sm_80", 108, 40 << 30)
+    monkeypatch.setattr(section, "shapes_here", lambda page: ((20, 4096), (4, 32768), (2, 49152)))
     page = PretendPage(device, quick=True)
     section.run(page)
     assert page.failures == []
     text = " ".join(capsys.readouterr().out.split())
     assert "20x4096 float16 whole row, 128 threads 0.250 4000 torch.softmax 0.500 2.00x" in text
-    assert "4x32768 float16 (online, tiles of 16384, 512 threads) reaches 4000 GB/s" in text
+    assert "4x32768 float16 (online, 32768 columns kept, 1024 threads) 0.250 ms, 4000 GB/s" in text
+    assert "Step by step, 2x49152 float16" in text and "+ kept in shared memory 100 KB" in text
+    assert "sm_80 has none that loads so" in text
 
 
 ALL = ("sm_75", "sm_80", "sm_90a", "sm_120a")
 
 
 def takes(arch, N):
-    jit, arguments = section.job(4096, N, section.SCHEDULE)
+    device = gpu_of(arch)
+    jit, arguments = section.kernel_for(device, N, section.schedule_for(device))
+    arguments = {"M": 4096, "N": N, **arguments}
     code = codegen.generate(jit, arch, **arguments)
     found = codegen.resources(code)
     assert found is not None, "nvcc is needed"
@@ -179,9 +237,16 @@ def takes(arch, N):
 
 
 @pytest.mark.parametrize("arch, N", [(arch, 4096) for arch in ARCHITECTURES]
-                         + [(arch, 32768) for arch in ALL])
+                         + [(arch, 32768) for arch in ALL] + [("sm_90a", 131072)])
 def test_nvcc_takes_the_kernels(arch, N):
     takes(arch, N)
+
+
+def test_hopper_is_told_of_all_tiles_at_once():
+    code = codegen.generate(section.softmax_hopper, "sm_90a", M=2048, N=131072, kept=24, held=8)
+    marks = {mark.name: mark.line for mark in codegen.landmarks(code)}
+    assert marks["TMA load"] < marks["vector load"] < marks["mbarrier wait"]
+    assert codegen.count(code, "TMA load") == 1 and codegen.count(code, "AllReduce") == 2
 
 
 @pytest.mark.slow
@@ -212,6 +277,39 @@ def test_odd_rows_on_a_gpu(gpu, dtype):
         assert found.passed, f"{N}: {found.problem}"
 
 
+def hopper_jobs(device, M):
+    """Hopper's kernel with all, some and none of a row in registers; elsewhere what is taken."""
+    own = [(section.softmax_hopper, {"M": M, "N": N, **chosen})
+           for N, chosen in ((4096, {"kept": 1, "held": 0}), (12288, {"kept": 1, "held": 2}),
+                             (8192, {"kept": 4, "held": 4, "threads": 128}))]
+    schedule = section.schedule_for(device)
+    jobs = [(kernel, {"M": M, "N": N, **chosen}) for N in (65536, 102400, 131072)
+            for kernel, chosen in [section.kernel_for(device, N, schedule)]]
+    return [*own, *jobs] if device.mode == "gpu" and device.arch == "sm_90a" else jobs
+
+
+@pytest.mark.gpu
+def test_hopper_on_a_gpu(gpu):
+    jobs = hopper_jobs(gpu, 12)
+    for (_, arguments), kernel in zip(jobs, build(gpu, jobs), strict=True):
+        N = arguments["N"]
+        for seed in (0, 1, 2):
+            X = section.odd_rows(Page(gpu), N, seed)
+            X[10, N // 3], X[11, N - 1] = float("nan"), float("inf")
+            found = verdict(kernel, X)
+            assert found.passed, f"{arguments}: {found.problem}"
+
+
+@pytest.mark.gpu
+def test_hopper_the_same_bits_fifty_times(gpu):
+    jobs = hopper_jobs(gpu, 500)
+    for (_, arguments), kernel in zip(jobs, build(gpu, jobs), strict=True):
+        X = section.inputs(Page(gpu), 500, arguments["N"])
+        first = kernel(X)
+        assert verdict(kernel, X).passed
+        assert all(torch.equal(kernel(X), first) for _ in range(50)), arguments
+
+
 @pytest.mark.gpu
 def test_the_same_bits_fifty_times(gpu):
     for N, kernel in zip(BOTH_KERNELS, kernels_for(gpu, 500, BOTH_KERNELS, torch.float16),
@@ -230,3 +328,5 @@ def test_speed_on_a_gpu(gpu):
     assert all(ratio > 0.9 for (_, against), ratio in ratios.items() if against == "torch.softmax")
     if gpu.mode == "gpu" and gpu.arch == "sm_90a":
         assert ratios["65536x4096 float16", "copy ceiling"] >= 0.95
+        assert ratios["4096x32768 float16", "torch.softmax"] >= 1.6
+        assert ratios["2048x131072 float16", "torch.softmax"] >= 1.75
