@@ -36,7 +36,7 @@ def race(gpu, case: str, kernel, arguments: dict, tensors, baseline, work: Work,
     ratio = against[name].ratio
     rate, unit = work.rate(ms)
     print(f"\n{case}: {ms:.3f} ms, {rate:.0f} {unit}, {ratio:.3f}x {name} "
-          f"({against[name].low:.3f}-{against[name].high:.3f}), {kernel.func.__name__}", end="")
+          f"({against[name].low:.3f}-{against[name].high:.3f}), {built.code.name}", end="")
     assert ratio >= FLOOR or case in SLOWER
 
 

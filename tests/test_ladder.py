@@ -1,0 +1,60 @@
+"""sections/common/ladder.py"""
+
+import pytest
+
+from sections.common.ladder import Problem, Step, best, climb, describe, selected, show, steps
+from sections.common.measure import Work
+from sections.common.page import Page
+from sections.gemm import gemm, inputs, reference, sizes
+from tests.mutations import rehearsal_device
+
+SCHEDULE = {"block_M": 64, "block_N": 64, "block_K": 32, "num_stages": 0, "threads": 128}
+LADDER = steps(("first", SCHEDULE, "slow"), ("+ 2 stages", {"num_stages": 2}, "better"),
+               ("+ 3 stages", {"num_stages": 3}, "best"), ("+ 40 stages", {"num_stages": 40}, "no"))
+OWN = Step("own", {**SCHEDULE, "num_stages": 1}, "new instructions", gemm)
+
+
+def test_steps_build_on_each_other():
+    assert [step.schedule["num_stages"] for step in LADDER] == [0, 2, 3, 40]
+    assert all({**step.schedule, "num_stages": 0} == SCHEDULE for step in LADDER)
+
+
+@pytest.mark.parametrize("quick, overrides, rows", [
+    (False, {}, ["first", "+ 2 stages", "+ 3 stages", "+ 40 stages", "own"]),
+    (True, {}, ["first", "+ 3 stages"]),
+    (True, {"num_stages": 4}, ["first", "+ 3 stages", "yours"]),
+    (False, {"num_stages": 4},
+     ["first", "+ 2 stages", "+ 3 stages", "+ 40 stages", "own", "yours"]),
+])
+def test_selected(quick, overrides, rows):
+    page = Page(rehearsal_device(), quick, overrides)
+    found = selected(page, LADDER, LADDER[2].schedule, [OWN])
+    assert [step.change for step in found] == rows
+    assert not overrides or found[-1].schedule == {**SCHEDULE, "num_stages": 4}
+
+
+def test_a_row_that_cannot_run_is_read_and_says_so(rehearsal, capsys):
+    page = Page(rehearsal, emit=(told := []).append)
+    A, B = inputs(page, 40, 50, 60)
+    problem = Problem("40x50x60", sizes(40, 50, 60), sizes(512, 512, 512), (A, B), reference(A, B),
+                      {"reduction": 60}, ("", None), Work(flops=1))
+    faulty = Step("broken", SCHEDULE, "why", fault="a known fault")
+    rungs = climb(page, gemm, [LADDER[0], faulty, LADDER[3], OWN], problem)
+    assert [rung.left_out for rung in rungs] == [
+        "", "left out: a known fault", "left out: 320 KB is over sm_90a's 227 KB",
+        "not run here; new instructions"]
+    assert [event["case"] for event in told if event["event"] == "check"] == ["40x50x60"]
+    assert rungs[1].code is None and rungs[3].kernel is None and "wgmma" in rungs[3].code.source
+    assert best(rungs) is None and page.failures == []
+    show(page, rungs, "cuBLAS")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "1 first 8 KB 128 plain loads wgmma slow" in text
+    assert "2 broken - - - - left out: a known fault" in text
+
+
+def test_describe_and_variant():
+    assert describe(SCHEDULE) == "64x64x32, 0 stages, 128 threads"
+    assert describe({"num_stages": 1, "swizzle": 8, "wide": True, "deep": False}) == \
+        "1 stage, swizzle=8, wide"
+    assert LADDER[0].variant == describe(SCHEDULE)
+    assert OWN.variant == "own, 64x64x32, 1 stage, 128 threads"
