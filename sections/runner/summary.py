@@ -69,7 +69,8 @@ def notes(record: Record) -> list[str]:
         lines.append(
             f"ceilings measured here: copy {record.ceilings['copy_GBps']:.0f} GB/s (device to "
             f"device), matmul {record.ceilings['matmul_TFLOPs']:.0f} TFLOP/s (cuBLAS, large, "
-            "float16).\nA cool chip clocks higher than a hot one: cuBLAS, too, may pass 100 % of it."
+            "float16).\nA cool chip clocks higher than a hot one: cuBLAS, too, may pass 100 % of "
+            "it."
         )
     return lines
 
