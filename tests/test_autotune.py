@@ -110,7 +110,7 @@ def test_a_flat_stage_sweep_is_explained(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("cores, quick, compiled, asked", [
-    (2, False, 6, 2), (2, True, 3, 2), (8, False, 12, 5), (8, True, 4, 5),
+    (2, False, 5, 2), (2, True, 3, 2), (8, False, 12, 5), (8, True, 4, 5),
 ])
 def test_few_cores_compile_less(monkeypatch, capsys, cores, quick, compiled, asked):
     """On a T4; of what is compiled on two cores gemm's own ladder has compiled most."""
@@ -133,7 +133,7 @@ def test_few_cores_compile_less(monkeypatch, capsys, cores, quick, compiled, ask
     ladder = [{**gemm.sizes(*[2048 if quick else 4096] * 3), **step.schedule}
               for step in gemm.choose_ladder(page)]
     if cores == 2:
-        assert sum(job not in ladder for job in jobs) <= 2
+        assert sum(job not in ladder for job in jobs) <= 1
 
 
 @pytest.mark.gpu
