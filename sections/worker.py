@@ -1,4 +1,4 @@
-"""The process that runs sections: `python -u -m sections.worker`, a job as JSON on its stdin.
+"""The process that runs sections: `main` in a fresh Python, a job as JSON on its stdin.
 
 It tells the runner what happens through marked lines in its one output stream. It dies with the
 runner: the end of its stdin means that nobody listens any more. Whatever a section does to the
@@ -24,6 +24,7 @@ from sections.common.page import Page, Skip, where
 from sections.common.processes import RUN_VARIABLE, kill_run
 from sections.course import Course
 
+TELLING = r"\b\w*(error|fatal)\b[^:]*:\s*\S|^Compilation Failed!"  # the line that says what is wrong
 LONGEST_NOTE = 300  # characters; an event stays below what a pipe takes in one piece
 SHORTAGE = re.compile(r"(CUDA out of memory)\. Tried to allocate ([\d.]+ \w+)\..*?"
                       r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
@@ -84,7 +85,7 @@ def root_cause(error: BaseException) -> str:
         lines = []
     if not lines:
         return type(error).__name__
-    telling = [line for line in lines if re.search(r"error\b[^:]*:\s*\S", line, re.IGNORECASE)]
+    telling = [line for line in lines if re.search(TELLING, line, re.IGNORECASE)]
     line = telling[0] if telling else (lines[-1] if len(lines) > 12 else lines[0])
     shortage = SHORTAGE.search(line)
     if shortage:

@@ -202,6 +202,10 @@ class Silent(Exception):
      "RuntimeError: k.cu(7): error #20: no such B"),
     (RuntimeError(CUDA + "k.cu:1:10: fatal error: gemm.h: No such file\nterminated."),
      "RuntimeError: k.cu:1:10: fatal error: gemm.h: No such file"),
+    (RuntimeError("nvcc -arch=sm_1\n" + CUDA + "nvcc fatal   : Unsupported gpu architecture 'sm_1'"),
+     "RuntimeError: nvcc fatal : Unsupported gpu architecture 'sm_1'"),
+    (RuntimeError("Compilation Failed! ['g++', 'k.cpp']\n" + CUDA + "}"),
+     "RuntimeError: Compilation Failed! ['g++', 'k.cpp']"),
     (RuntimeError("x" * 5000), "RuntimeError: " + "x" * (worker.LONGEST_NOTE - 14)),
 ])
 def test_one_line_names_the_root_cause(error, cause):
