@@ -24,7 +24,7 @@ from sections.common.page import Page, Skip, where
 from sections.common.processes import RUN_VARIABLE, kill_run
 from sections.course import Course
 
-TELLING = r"\b\w*(error|fatal)\b[^:]*:\s*\S|^Compilation Failed!"  # the line that says what is wrong
+TELLING = r"(error|fatal)\b[^:]*:\s*\S|^Compilation Failed!"  # in the line that says what is wrong
 LONGEST_NOTE = 300  # characters; an event stays below what a pipe takes in one piece
 SHORTAGE = re.compile(r"(CUDA out of memory)\. Tried to allocate ([\d.]+ \w+)\..*?"
                       r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
