@@ -14,6 +14,12 @@ VERSION = (12, 8)
 INSTALL = ("pip install nvidia-cuda-nvrtc-cu12==12.8.93 nvidia-cuda-runtime-cu12==12.8.90 "
            "nvidia-cuda-cccl-cu12==12.8.90")
 
+# NVRTC has no C++ standard library, as nvcc has: these stand in for what generated code names.
+PRELUDE = """#include <tl_templates/cuda/nvrtc_std.h>
+#include <cutlass/half.h>
+namespace std { using cutlass::platform::numeric_limits; }
+"""
+
 
 class Refused(Exception):
     """NVRTC does not take generated CUDA; the message is its log."""
@@ -41,7 +47,7 @@ def library() -> ctypes.CDLL:
 def cubin(code: Code) -> bytes:
     """Machine code of generated CUDA for its own architecture. Raises Refused."""
     nvrtc, program = library(), ctypes.c_void_p()
-    source = f"#include <tl_templates/cuda/nvrtc_std.h>\n{code.source}"
+    source = PRELUDE + code.source
     folders = (TILELANG_TEMPLATE_PATH, CUTLASS_INCLUDE_DIR,
                folder("nvidia.cuda_runtime") / "include", folder("nvidia.cuda_cccl") / "include")
     options = [f"--gpu-architecture={code.arch}", "--std=c++20", "-default-device",
