@@ -37,6 +37,7 @@ def facts(**changes) -> dict:
         "gpus": [],
         "driver": None,
         "driver_cuda": None,
+        "libcuda": None,
         "gpu_note": "no NVIDIA driver found",
         "cache": "/home/me/.tilelang/cache",
         "cache_refusal": "",

@@ -189,6 +189,45 @@ def test_an_nvcc_too_old_for_a_newer_gpu_and_one_too_new_for_the_driver():
     ]
 
 
+def test_an_nvcc_too_new_for_the_driver_is_no_broken_tilelang():
+    known = gpu_facts({**T4, "driver": "550.54"}, "12.4", nvcc_version="13.0.88")
+    found = failing(probe("tilelang", "gpu", "sm_75"), "RuntimeError: CUDA: invalid device image")
+    assert obstacle(known, found).found.startswith("nvcc 13.0.88 is newer than driver 550.54")
+    assert len(problems(known, found)) == 1
+
+
+def test_an_nvcc_older_than_torchs_cuda_or_of_a_later_minor_version_than_the_driver_is_fine():
+    torch = {"version": "2.11.0+cu130", "cuda_built": "13.0"}
+    assert lines(gpu_facts(nvcc_version="12.8.93"), probe(mode="gpu", **torch)) == []
+    known = gpu_facts(T4, "12.4", nvcc_version="12.8.93")
+    assert lines(known, probe(mode="gpu", arch="sm_75")) == []
+
+
+@pytest.mark.parametrize("colab, command", [
+    (True, "%env LD_LIBRARY_PATH=/usr/lib64-nvidia"),
+    (False, "export LD_LIBRARY_PATH=/usr/lib64-nvidia:$LD_LIBRARY_PATH"),
+])
+def test_a_libcuda_that_the_loader_does_not_find(colab, command):
+    known = gpu_facts(T4, None, libcuda="/usr/lib64-nvidia", colab=colab)
+    found = probe(cuda_built="12.8", version="2.11.0+cu128", cuda_warning="no NVIDIA driver")
+    assert lines(known, found) == [
+        "torch 2.11.0+cu128 does not see Tesla T4: libcuda.so.1 is in /usr/lib64-nvidia, where "
+        f"nobody looks for it; needed: that folder on LD_LIBRARY_PATH; type: {command}"
+    ]
+
+
+def test_the_driver_s_library_is_looked_for_where_it_is_not_found(tmp_path, monkeypatch):
+    program(tmp_path, "nvidia-smi", "Tesla T4, 550.54, 15360, 7.5")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(environment, "LIBCUDA_FOLDERS", (str(tmp_path / "no"), str(tmp_path)))
+    monkeypatch.setattr(environment, "driver_cuda", lambda: None)
+    assert environment.nvidia()["libcuda"] is None
+    (tmp_path / "libcuda.so.1").touch()
+    assert environment.nvidia()["libcuda"] == str(tmp_path)
+    monkeypatch.setattr(environment, "driver_cuda", lambda: "12.4")
+    assert environment.nvidia()["libcuda"] is None
+
+
 def test_a_cuda_home_that_points_nowhere():
     known = facts(cuda_home="/nope", cuda_home_from="CUDA_HOME", nvcc_version=None)
     assert lines(known, probe()) == [

@@ -203,10 +203,12 @@ def nvidia() -> dict:
         note = f"nvidia-smi: {cut(text, 70)}" if text else "no NVIDIA driver found"
         if driver and not text:
             note = f"driver {driver} is loaded, but nvidia-smi does not answer"
+    runs = driver_cuda() if driver else None
     return {
         "gpus": gpus,
         "driver": driver,
-        "driver_cuda": driver_cuda() if driver else None,
+        "driver_cuda": runs,
+        "libcuda": lost_libcuda() if driver and not runs else None,
         "gpu_note": note,
     }
 
@@ -243,6 +245,17 @@ def driver_cuda() -> str | None:
     )
     number = int(output_of(sys.executable, "-I", "-c", ask) or 0)
     return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
+LIBCUDA_FOLDERS = (  # Colab, WSL, containers, distributions
+    "/usr/lib64-nvidia", "/usr/lib/wsl/lib", "/usr/local/nvidia/lib64", "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
+)
+
+
+def lost_libcuda() -> str | None:
+    """The folder of the driver's library, which the loader did not find."""
+    return next((f for f in LIBCUDA_FOLDERS if os.path.exists(f"{f}/libcuda.so.1")), None)
 
 
 def cuda_home(environ, nvcc_package: str | None) -> tuple[str, str]:

@@ -229,6 +229,15 @@ def unseen_gpu(facts: dict, probe: Probe, gpu: str) -> Problem:
         return Problem(
             f"CUDA_VISIBLE_DEVICES={visible} hides {gpu}", "a GPU", "unset CUDA_VISIBLE_DEVICES"
         )
+    if facts["libcuda"]:
+        folder = facts["libcuda"]
+        return Problem(
+            f"{torch} does not see {gpu}: libcuda.so.1 is in {folder}, where nobody looks for it",
+            "that folder on LD_LIBRARY_PATH",
+            f"%env LD_LIBRARY_PATH={folder}"
+            if facts["colab"]
+            else f"export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH",
+        )
     if "too old" in warning or (runs and release(runs)[0] < release(built)[0]):
         oldest = OLDEST_DRIVER.get(release(built)[0])
         return Problem(
@@ -276,6 +285,7 @@ def nvcc_problems(facts: dict, probe: Probe):
             f"nvcc {version} is newer than driver {facts['driver']}, which runs CUDA {runs}",
             f"nvcc {major}, or driver {OLDEST_DRIVER.get(release(version)[0], '')} or newer",
             f"export CUDA_HOME=/usr/local/cuda-{major}",
+            blocks=probe.culprit == "kernel",
         )
 
 
