@@ -285,9 +285,10 @@ def run(page):
               for case in AWKWARD]
     for case in others:
         wanted += jobs(page, flash_attention, [taken(page.device, case)], case.arguments)
+    likely = ladder[-1] if page.device.is_gpu else Step("", schedule_of(page.device, causal), "")
     # All together, in parallel; below they are ready.
     page.build([*wanted, *jobs(page, flash_attention, ladder, causal.arguments)],
-               read=[(flash_attention, {**shown.arguments, **schedule_of(page.device, causal)})])
+               read=jobs(page, flash_attention, [likely], shown.arguments))
     kernels = dict(zip((*AWKWARD, *others), page.build(wanted), strict=True))
     for case in AWKWARD:
         check(page, case, kernels[case])
@@ -304,7 +305,7 @@ def run(page):
     if len(rows) > 1:
         compare_causal(page, causal, best(rungs).step.schedule, rows)
     memory = show_memory(page, others, kernels)
-    explain(page, best(rungs) or next(rung for rung in reversed(rungs) if rung.code))
+    explain(page, best(rungs) or next(rung for rung in reversed(rungs) if rung.kernel))
     conclude(page, rows, memory)
 
 
@@ -410,7 +411,7 @@ def introduce_hopper(page) -> None:
     Causal tiles differ in length: they are dealt out longest first, there and back like cards, and
     `together` heads at a time, a number chosen so that all blocks get the same work. And keys are
     walked from the last to the first, so that the tile on the diagonal, the one to mask, stands
-    before the loop.""")
+    before the loop. What it calls stands below it in its file.""")
     page.show(hopper.attention_hopper)
     page.say("""What it costs: nobody checks these barriers. What it still lacks: O is scaled down
     in every step, though its maxima seldom grow after the first tiles; and the maximum of a row is

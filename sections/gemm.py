@@ -13,6 +13,7 @@ import tilelang
 import tilelang.language as T
 import torch
 
+from sections.common.device import capability
 from sections.common.ladder import Problem, best, climb, jobs, selected, show, steps
 from sections.common.measure import Work
 from sections.hopper import gemm as hopper
@@ -171,7 +172,8 @@ def problem(page, M: int, N: int, K: int) -> Problem:
 def run(page):
     page.say("""The kernel, whole. bx and by say which tile of C this block computes. The loop over
     k is a pipeline: with num_stages tiles in flight, copies of later tiles run while this one is
-    multiplied. The sum is kept in float32, whatever the inputs are.""")
+    multiplied. The inputs are float16, which the tensor cores of every GPU from sm_75 on multiply
+    (bfloat16 only from sm_80 on, so not a T4's); the sum is kept in float32.""")
     page.show(gemm)
 
     gpu = page.device.is_gpu
@@ -184,7 +186,8 @@ def run(page):
     # All together, in parallel; below they are ready.
     page.build([*jobs(page, gemm, ladder, sizes(*size)), *((gemm, job) for job in awkward),
                 *(larger if goes_larger(page) else [])],
-               read=[(gemm, {**sizes(*(size if gpu else [SHOWN] * 3)), **schedule})])
+               read=jobs(page, gemm, [taken], sizes(*size)) if gpu else
+               [(gemm, {**sizes(SHOWN, SHOWN, SHOWN), **schedule})])
 
     check_awkward(page, awkward)
     rungs = climb(page, gemm, ladder, problem(page, *size))
@@ -204,6 +207,10 @@ def run(page):
         What is shown is the code generated from the same source for {page.device.arch} and
         {case(SHOWN, SHOWN, SHOWN)}.""")
     show(page, rungs, "cuBLAS")
+    if capability(page.device.arch) < 80:
+        page.say(f"""More stages bring little on {page.device.arch}: without cp.async a thread loads
+        its part of the next tile into registers and waits for it, before anything is multiplied. A
+        second block on the same SM hides that wait, a second tile in shared memory does not.""")
     if any(step.kernel for step in ladder):
         introduce_hopper(page)
 
