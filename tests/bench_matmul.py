@@ -10,7 +10,7 @@ import torch
 
 from sections import flash_attention, gemm
 from sections.common.build import build
-from sections.common.measure import Work, alternate
+from sections.common.measure import alternate
 from sections.common.page import Page
 from sections.common.verify import compare
 from sections.flash_attention import Case
@@ -24,37 +24,40 @@ ATTENTIONS = [Case(batch, 16, length, size, causal)
 SLOWER: dict[str, str] = {}  # case: why it is under the floor
 
 
-def race(gpu, case: str, kernel, arguments: dict, tensors, baseline, work: Work, **check) -> None:
+@pytest.fixture(scope="module")
+def kernels(gpu):
+    """{shape or case: compiled kernel}, all compiled in parallel."""
+    jobs = {}
+    for shape in PRODUCTS:
+        kernel, schedule = gemm.kernel_for(gpu, *shape)
+        jobs[shape] = kernel, {**gemm.sizes(*shape), **schedule}
+    for case in ATTENTIONS:
+        kernel, schedule = flash_attention.kernel_for(gpu, case)
+        jobs[case] = kernel, {**case.arguments, **schedule}
+    return dict(zip(jobs, build(gpu, list(jobs.values())), strict=True))
+
+
+def race(problem, kernel) -> None:
     """Check a kernel, time it in turn with its baseline, print a line, hold it to the floor."""
-    (built,) = build(gpu, [(kernel, arguments)])
-    if isinstance(built, BaseException):
-        raise built
-    result = compare(built(*tensors), check.pop("expected"), torch.float16, **check)
+    if isinstance(kernel, BaseException):
+        raise kernel
+    result = compare(kernel(*problem.inputs), problem.expected, torch.float16, **problem.bounds)
     assert result.passed, result.problem
-    name, function = baseline
-    ms, against = alternate(lambda: built(*tensors), {name: function}, rounds=3)
-    ratio = against[name].ratio
-    rate, unit = work.rate(ms)
-    print(f"\n{case}: {ms:.3f} ms, {rate:.0f} {unit}, {ratio:.3f}x {name} "
-          f"({against[name].low:.3f}-{against[name].high:.3f}), {built.code.name}", end="")
-    assert ratio >= FLOOR or case in SLOWER
+    ms, against = alternate(lambda: kernel(*problem.inputs), dict([problem.baseline]), rounds=3)
+    (name, versus), = against.items()
+    rate, unit = problem.work.rate(ms)
+    print(f"\n{problem.case}: {ms:.3f} ms, {rate:.0f} {unit}, {versus.ratio:.3f}x {name} "
+          f"({versus.low:.3f}-{versus.high:.3f}), {kernel.code.name}", end="")
+    assert versus.ratio >= FLOOR or problem.case in SLOWER
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", PRODUCTS, ids=lambda shape: "x".join(map(str, shape)))
-def test_products(gpu, shape):
-    page = Page(gpu)
-    A, B = gemm.inputs(page, *shape)
-    kernel, schedule = gemm.kernel_for(gpu, *shape)
-    problem = gemm.problem(page, *shape)
-    race(gpu, problem.case, kernel, {**problem.arguments, **schedule}, problem.inputs,
-         problem.baseline, problem.work, expected=problem.expected, **problem.bounds)
+def test_products(gpu, kernels, shape):
+    race(gemm.problem(Page(gpu), *shape), kernels[shape])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", ATTENTIONS, ids=lambda case: case.name.replace(" ", "-"))
-def test_attention(gpu, case):
-    kernel, schedule = flash_attention.kernel_for(gpu, case)
-    problem = flash_attention.problem(Page(gpu), case, case)
-    race(gpu, problem.case, kernel, {**problem.arguments, **schedule}, problem.inputs,
-         problem.baseline, problem.work, expected=problem.expected, **problem.bounds)
+def test_attention(gpu, kernels, case):
+    race(flash_attention.problem(Page(gpu), case, case), kernels[case])
