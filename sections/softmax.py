@@ -303,13 +303,13 @@ def run(page):
 
     rows = []
     if page.device.is_gpu:
+        step_by_step(page, shapes[-1], [*kernels[-2:], even[-1]])
         for shape, kernel, passed in zip(shapes, even, good, strict=True):
             rows += timed(page, shape, kernel) if passed else []
         page.say("""Bytes: read X once, write Y once, 2 x rows x columns x 2. What is read again
         is free only where the L2 cache still has it. The L2 cache is flushed before every call;
         the copy moves as many bytes.""")
         page.timings(rows)
-        step_by_step(page, shapes[-1], [*kernels[-2:], even[-1]])
     M, N = shapes[0] if page.device.is_gpu else SHOWN
     explain(page, page.code(even[0], M=M, N=N, **choose(N, schedule)[1]), N)
     conclude(page, rows)
@@ -416,7 +416,9 @@ def conclude(page, rows: list[dict]) -> None:
             m, copy = found["torch.softmax"], found["copy ceiling"]
             texts.append(f"{m['case']} ({m['variant']}) {m['ms']:.3f} ms, {m['value']:.0f} GB/s, "
                          f"{m['ratio']:.2f}x torch.softmax, {copy['ratio']:.2f}x a plain copy")
-        page.lesson(f"""a row that stays on the chip is read once. {"; ".join(texts)}.""")
+        page.lesson(f"""a row that stays on the chip is read once. {"; ".join(texts)}. What is
+        missing to a copy: the last rows leave part of the SMs without work, and a row is read
+        whole before any of it can be written.""")
     else:
         page.lesson("""a softmax is as fast as its row is read: once, where registers or shared
         memory hold the row, twice where they do not. Threads exchange one number each for the
