@@ -124,7 +124,7 @@ def online_softmax(X, kept: int = 0, threads: int = 1024, blocks: int = 1, dtype
 
 @tilelang.jit
 def softmax_hopper(X, kept: int = 8, held: int = 0, threads: int = 512, dtype=T.float16):
-    """Y = softmax of each row of X, as above, read once. Needs sm_90a, and kept + held tiles of
+    """Y = softmax of each row of X, as above, read once. Needs sm_90a (TMA), and kept + held tiles of
     8 x threads columns that make up a row.
 
     kept  tiles of a row in shared memory;  held  tiles in registers, as they came
@@ -281,8 +281,8 @@ def run(page):
     stay in shared memory, 2 bytes each: on {page.device.arch} an SM has room for
     {schedule["kept"]}. A row that fits there is read once; of a longer one the rest is read again,
     at best from the L2 cache.""")
-    page.show(online_softmax)
-
+    for part in (take_in, agree, online_softmax):
+        page.show(part)
     hopper(page)
 
     shapes = shapes_here(page)
@@ -318,9 +318,8 @@ def run(page):
 def hopper(page) -> None:
     """The kernel that only Hopper can run."""
     if page.device.arch != "sm_90a":
-        page.say(f"""sm_90a has a kernel of its own for rows that fill an SM: its copy engine brings
-        a row without any registers. {page.device.arch} has none that loads so; the kernels above
-        are the ones that are used here.""")
+        page.say(f"""For sm_90a there is a kernel more, for rows that fill an SM: the copy engine
+        brings a row without any registers. On {page.device.arch} the kernels above are used.""")
         return
     page.say(f"""A step further, for sm_90a alone. When a row fills an SM's shared memory, there is
     no second block that reads while this one writes: the SM waits for memory. Each load needs a
