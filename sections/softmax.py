@@ -124,8 +124,8 @@ def online_softmax(X, kept: int = 0, threads: int = 1024, blocks: int = 1, dtype
 
 @tilelang.jit
 def softmax_hopper(X, kept: int = 8, held: int = 0, threads: int = 512, dtype=T.float16):
-    """Y = softmax of each row of X, as above, read once. Needs sm_90a (TMA), and rows of kept + held
-    whole tiles of 8 x threads columns.
+    """Y = softmax of each row of X, as above, read once. Needs sm_90a (TMA), and rows that
+    are kept + held whole tiles of 8 x threads columns.
 
     kept  tiles of a row in shared memory;  held  tiles in registers, as they came
     """
