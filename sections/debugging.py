@@ -172,10 +172,8 @@ def locate(page, kernel, A, B) -> None:
                               for bx in range(across)):
         page.fail(f"the planted bug does not show as it should: {problem}, {right}")
         return
-    row, column = divmod(int(re.search(r"first at (\d+)", problem)[1]), B.shape[1])
-    page.say(f"""Step 1, where. The check says: {problem}. With {B.shape[1]} columns that is row
-    {row}, column {column}: the first element of block bx=1, by=0, since a tile is {block_M} x
-    {block_N}. Now the same check for every tile:""")
+    page.say(f"""Step 1, where. The check says: {problem}. That is the first element of block bx=1,
+    by=0, since a tile is {block_M} x {block_N}. Now the same check for every tile:""")
     page.table(["", *(f"bx={bx}" for bx in range(across))],
                [[f"by={by}", *("right" if fine else "WRONG" for fine in tiles)]
                 for by, tiles in enumerate(right)])
@@ -208,6 +206,10 @@ def ask(page, kernel, A, B, arguments: dict) -> None:
         return
     page.call(kernel, (A, B))
     torch.cuda.synchronize()  # a kernel's printf comes out when the GPU is waited for
+    helpers = kernel.code.threads - arguments["threads"]
+    if helpers:
+        page.say(f"""The guard asks for thread 0, the print says {helpers}: the kernel counts the
+        threads that compute, and before them the compiler has put {helpers} that only copy.""")
     steps = range(0, K, block_K)
     page.table(
         ["k", *map(str, range(len(steps)))],
@@ -461,6 +463,9 @@ def two_timers(page, kernels: list) -> str:
     slow (a mean feels it, a median does not), and by the inputs: other numbers take other power,
     and so another clock.""")
     page.table(["timer", "what it gives", *sizes], rows, right=tuple(sizes))
+    page.say("""Which to believe? For a kernel of 0.01 ms or more all of them, as far as they agree.
+    For a shorter one those that replay a CUDA graph, since a launch costs as much as the kernel:
+    the tour's timer does so there.""")
     return f"The profiler's mean for it is {rows[0][2]} ms, the tour's timer says {rows[3][2]}."
 
 

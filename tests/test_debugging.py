@@ -51,7 +51,7 @@ def test_the_bug_is_found_step_by_step(story):
     assert events(page, "measurement") == []
     told = " ".join(text.split())
     assert "elements wrong, the first at 64: " in told
-    assert "row 0, column 64: the first element of block bx=1, by=0" in told
+    assert "(row 0, column 64). That is the first element of block bx=1, by=0" in told
     assert "by=1 WRONG right WRONG" in told
     where, what, why = (told.index(f"Step {n}, {w}.") for n, w in
                         ((1, "where"), (2, "what"), (3, "why")))

@@ -206,6 +206,7 @@ def test_another_architecture_is_read_in_rehearsal(capsys):
     assert page.failures == []
     text = capsys.readouterr().out
     assert "sm_75" in text and "mma.sync" in text and "tl::wgmma" not in text
+    assert "More stages bring little on sm_75" in text and "from sm_75 on" in text
 
 
 @pytest.mark.gpu

@@ -173,8 +173,9 @@ def _folder(path: str | None) -> str | None:
         os.makedirs(path, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
-    except OSError as error:
-        raise UsageError(f"--pictures {path}: no files can be written there ({error.strerror}); "
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--pictures {path}: no files can be written there "
+                         f"({getattr(error, 'strerror', error)}); "
                          "name another folder, such as pictures") from None
     return path
 
@@ -227,8 +228,9 @@ def writable(path: str | None) -> str | None:
     try:
         with open(path, "a", encoding="utf-8"):
             pass
-    except OSError as error:
-        raise UsageError(f"--results {path}: cannot be written ({error.strerror}); "
+    except (OSError, ValueError) as error:  # ValueError: no name that a file can have
+        raise UsageError(f"--results {path}: cannot be written "
+                         f"({getattr(error, 'strerror', error)}); "
                          "name a file in a folder that exists, such as results.json") from None
     if not existed:
         with suppress(OSError):

@@ -20,12 +20,35 @@ LARGEST_EVENT = 4 << 20  # bytes
 LARGEST_PIPE = 1 << 20  # bytes
 AT_ONCE = 1 << 16  # bytes read at once
 STOP_SECONDS = 10.0  # limit for a killed process to go
+
+# What an event must hold to be whole; kinds that are not named need nothing.
+FIELDS = {
+    "step_started": {"step"},
+    "step": {"step"},
+    "step_failed": {"step", "error"},
+    "section_start": {"name"},
+    "progress": {"text"},
+    "lesson": {"text"},
+    "check": {"case", "rel_error", "bound", "passed"},
+    "ceilings": {"copy_GBps", "matmul_TFLOPs"},
+    "data": {"name", "value"},
+    "section_end": {"name", "status", "note", "seconds", "compile_seconds"},
+}
+FIELDS["measurement"] = FIELDS["headline"] = {
+    "case", "variant", "ms", "baseline", "baseline_ms", "ratio", "value", "unit", "of_ceiling"}
+
 # The tour's folder is the last on the worker's path: a random.py or a torch.py beside the tour
 # hides no module. Only the packages of sections are taken from there first.
 START = (
     "import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]; import {packages}; "
     "sys.path.append(sys.path.pop(0)); from sections.worker import main; main()"
 )
+
+
+def whole(event: dict) -> bool:
+    """Whether an event holds all that its kind needs; one that was damaged on its way may not."""
+    known = event.get("status", "PASS") in ("PASS", "SKIP", "FAIL")
+    return known and FIELDS.get(event["event"], set()) <= event.keys()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ import shutil
 import sys
 
 ERASE_LINE = "\r\x1b[2K"
+# Printed by accident, a control character can leave a terminal unreadable.
+HARMLESS = dict.fromkeys({*range(32), *range(127, 160)} - set(map(ord, "\n\r\t")), "\ufffd")
 
 
 class Screen:
@@ -15,10 +17,10 @@ class Screen:
         self._at_line_start = True
 
     def write(self, text: str) -> None:
-        """Print text as it is, characters the terminal cannot show replaced."""
+        """Print text as it is; on a terminal control characters are replaced."""
         if text:
             self.clear()
-            _put(text)
+            _put(text.translate(HARMLESS) if _isatty() else text)
             self._at_line_start = text.endswith("\n")
 
     def line(self, text: str = "") -> None:
@@ -45,7 +47,11 @@ def _put(text: str) -> None:
     sys.stdout.flush()
 
 
-def _is_terminal() -> bool:
+def _isatty() -> bool:
     isatty = getattr(sys.stdout, "isatty", None)
+    return bool(isatty and isatty())
+
+
+def _is_terminal() -> bool:
     dumb = os.environ.get("TERM", "dumb") == "dumb"
-    return bool(isatty and isatty()) and not dumb and "NO_COLOR" not in os.environ
+    return _isatty() and not dumb and "NO_COLOR" not in os.environ

@@ -12,7 +12,7 @@ from sections.course import Course
 from sections.runner.arguments import Options
 from sections.runner.environment import Probe, cache_folder
 from sections.runner.install import Outcome
-from sections.runner.link import Ended, Worker
+from sections.runner.link import Ended, Worker, whole
 from sections.runner.screen import Screen
 
 START_SECONDS = 300.0  # limit for importing torch and tilelang and compiling one tiny kernel
@@ -174,8 +174,8 @@ class Tour:
             "ceilings": self.record.ceilings,
         }
 
-    def row(self, name: str) -> Row:
-        return next(row for row in self.record.rows if row.name == name)
+    def row(self, name: str) -> Row | None:
+        return next((row for row in self.record.rows if row.name == name), None)
 
     def not_run(self, reason: str) -> None:
         """Say why the sections that are left were not run, unless it is known already."""
@@ -235,6 +235,7 @@ class _Follow:
                 return self._ended(left, "CRASH", item.sentence)
             elif item:
                 if item["event"] == "done":
+                    self.tour.not_run("what became of it was not heard")
                     return []
                 self._event(item, left)
             if time.monotonic() - self._since > self.tour.options.timeout:
@@ -279,7 +280,7 @@ class _Follow:
                 measurement["headline"] = measurement == _payload(event)
         elif kind == "lesson":
             self._row.lesson = event["text"]
-        elif kind == "section_end":
+        elif kind == "section_end" and event["name"] == self._row.name:
             self.compile_seconds = event["compile_seconds"]
             self._close(left, event["status"], event["note"], event["seconds"])
 
@@ -318,7 +319,8 @@ class _Follow:
         if not self._items:
             self._items.extend(self.worker.poll(0.25))
         if self._items:
-            return self._items.popleft()
+            item = self._items.popleft()
+            return f"{item}\n" if isinstance(item, dict) and not whole(item) else item
         seconds = time.monotonic() - self._since
         name = f"{self._row.name}: " if self._row else ""
         self.tour.screen.live(f"{name}{self._doing or 'working'} ({seconds:.0f} s)")
