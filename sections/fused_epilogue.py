@@ -284,7 +284,7 @@ def run(page):
     wanted = [job(*which, portable) for which in AWKWARD]
     wanted += [kernel_for(page.device, *which, ladder[-1], portable) for which in cases]
     wanted += jobs(page, fused_epilogue, ladder, sizes(shapes[-1], True))
-    built = page.build(wanted)  # all together, in parallel
+    built = page.build(wanted, torch_compile=True)  # all together, in parallel
     kernels = dict(zip([*AWKWARD, *cases], built, strict=False))
     good = [which for which in kernels if check(page, *which, kernels[which])]
     for tanh in FORMS:
@@ -462,7 +462,9 @@ def ledgers(page, shapes: tuple, rows: list[dict]) -> None:
     """A memory ledger a shape, in rehearsal of the bytes alone."""
     page.say("""The memory ledger, in MB (1e6 bytes), 2 bytes an element. torch.addmm adds the bias
     inside its product, so that F.gelu after it makes two kernels.""")
-    for shape in shapes if page.device.is_gpu else (COMPUTE_BOUND, BANDWIDTH_BOUND):
+    shapes = shapes if page.device.is_gpu else (COMPUTE_BOUND, BANDWIDTH_BOUND)
+    page.keep("ledger", {f"{name_of(shape)} float16": moved(*shape) for shape in shapes})
+    for shape in shapes:
         lines = [[term, *map(megabytes, counts)] for term, *counts in moved(*shape)]
         lines.append(["together", *map(megabytes, totals(shape))])
         times = {row["baseline"]: row for row in rows if row["case"] == case(shape, False)}

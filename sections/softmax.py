@@ -292,7 +292,7 @@ def run(page):
     wanted += [job(12, N, schedule) for N in odd]
     if page.device.is_gpu:
         wanted += [job(*shapes[-1], {**schedule, "kept": 0}), job(*shapes[-1], schedule)]
-    kernels = page.build(wanted)
+    kernels = page.build(wanted, torch_compile=True)
     even, odd_kernels = kernels[: len(shapes)], kernels[len(shapes) :][: len(odd)]
     good = [check(page, case(*shape), kernel, inputs(page, *shape))
             for shape, kernel in zip(shapes, even, strict=True)]

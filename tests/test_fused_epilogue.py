@@ -1,5 +1,6 @@
 """sections/fused_epilogue.py"""
 
+import json
 import re
 
 import pytest
@@ -12,6 +13,7 @@ from sections.common.build import build
 from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device, preset
 from sections.common.page import Page
 from sections.common.verify import compare
+from tests.made_results import DATA
 from tests.mutations import MUTATIONS, events, rehearsal_device, run_section
 
 # Every shape with the exact form, the telling ones with tanh as well.
@@ -113,6 +115,9 @@ def test_run_passes_in_rehearsal(rehearsal, capsys):
     assert "erff(" in text and "wgmma" in text
     assert "the erf result fails, as it should" in text and "warpgroup_reg_alloc" in text
     assert "185.60" in text, "the ledger of a GPU's shape"
+    (kept,) = events(page, "data")
+    assert kept["name"] == "ledger" and json.loads(json.dumps(kept["value"])) == \
+        DATA["fused_epilogue"]["ledger"]
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
@@ -144,7 +149,7 @@ class PretendPage(Page):
     It runs what only a GPU runs otherwise: baselines once, tables, the lesson.
     """
 
-    def build(self, jobs):
+    def build(self, jobs, read=(), torch_compile=False):
         return build(rehearsal_device(), list(jobs))
 
     def measure(self, case, variant, kernel, inputs, baselines, work, rounds=5):

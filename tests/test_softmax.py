@@ -196,7 +196,7 @@ class PretendGpu(Device):
 class PretendPage(Page):
     """A page that takes its kernels from the C backend and its times from thin air."""
 
-    def build(self, jobs):
+    def build(self, jobs, read=(), torch_compile=False):
         return build(rehearsal_device(), list(jobs))
 
     def measure(self, case, variant, kernel, inputs, baselines, work, rounds=5):
