@@ -242,10 +242,11 @@ def tune(page, configs: list[dict], arguments: dict):
         kernel = dataclasses.replace(kernel, pass_configs=rehearsal.PASS_CONFIGS,
                                      compile_flags=rehearsal.COMPILE_FLAGS)
     page.progress("tilelang.autotune at work")
+    effort = {"warmup": 10, "rep": 60} if page.device.is_gpu else {"warmup": 3, "rep": 20}  # ms
     found = []
     for _ in range(2):
         start = time.perf_counter()
-        tuner = tilelang.autotune(configs=configs, warmup=3, rep=20)(kernel)
+        tuner = tilelang.autotune(configs=configs, **effort)(kernel)
         with quiet():
             best = tuner.compile(**arguments)
         ((_, config),) = tuner._tuner_cache.values()

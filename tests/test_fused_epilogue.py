@@ -226,9 +226,9 @@ def hopper_job(device, shape, tanh):
 
 
 def test_which_kernel_is_taken():
-    def taken(arch, shape, mode="gpu"):
+    def taken(arch, shape, mode="gpu", tanh=True):
         device = Device(mode, arch, SHARED_BYTES[arch], "a GPU", arch, 78, 80 << 30)
-        return hopper_job(device, shape, True)
+        return hopper_job(device, shape, tanh)
 
     kernel, arguments = taken("sm_90a", (100, 8, 24))
     assert kernel is section.fused_epilogue_hopper
@@ -238,6 +238,7 @@ def test_which_kernel_is_taken():
                               ("sm_90a", (64, 8, 8), "rehearsal"), ("sm_80", (64, 8, 8), "gpu"),
                               ("sm_100a", (64, 8, 8), "gpu")):
         assert taken(arch, shape, mode)[0] is section.fused_epilogue, (arch, shape, mode)
+    assert taken("sm_90a", (64, 8, 8), tanh=False)[0] is section.fused_epilogue
 
 
 @pytest.mark.parametrize("shape, tanh", [(section.COMPUTE_BOUND, False),

@@ -239,6 +239,15 @@ def test_a_tensor_that_a_gpu_kernel_was_not_compiled_for(mistake):
     assert explain(note) == known("mismatch for parameter"), note
 
 
+@pytest.mark.parametrize("note", [  # met on a GPU
+    "RuntimeError: add: allocator anchor has the wrong device type; expected: 1, got: 2",
+    "RuntimeError: kernel add input B shape[0] violates packed ABI constraint; expected: 16",
+    "RuntimeError: kernel add input A ndim mismatch, expected 1; expected: 1, got: 2",
+])
+def test_what_a_gpu_kernel_says_of_a_wrong_tensor(note):
+    assert explain(note) == known("mismatch for parameter")
+
+
 # The table
 
 

@@ -111,7 +111,8 @@ KNOWN = (
     # A kernel that is called
     Known(
         ("mismatch for parameter", "dtype expected", "device_type expected", "ndim expected",
-         "dtype mismatch, expected", "unsatisfied constraint"),
+         "dtype mismatch, expected", "ndim mismatch, expected", "unsatisfied constraint",
+         "violates packed ABI constraint", "has the wrong device type"),
         "a tensor is not what the kernel was compiled for: its dtype, shape, strides or device",
         "convert it (.half(), .contiguous(), .cuda()), or compile the kernel for that tensor",
     ),
