@@ -333,7 +333,7 @@ def printed_on_a_gpu(*options):
 def test_print_prints_a_few_lines_in_place(gpu):
     text, printed = printed_on_a_gpu()
     steps = SHAPE["K"] // SCHEDULE["block_K"]
-    assert text.count("msg=") == len(printed) == steps + 1 <= LINES
+    assert text.count("msg='") == len(printed) == steps + 1 <= LINES
     assert text.index("Step 2, what") < text.index("msg='A_shared") < text.index("Step 3, why")
     assert text.rindex("msg='A_shared") < text.index("Block by=0 should hold row 0")
     assert text.index("T.print proves it") < text.index("msg='C_local") < text.index("Lesson:")

@@ -855,7 +855,7 @@ def test_check_and_no_install_name_it_and_leave_pip_alone(machine, state):
     variables = {"CXX": "/nowhere"} if state is no_compiler else {}
     checked = machine.run("--check", **variables)
     assert checked.code == 1
-    assert f" problem 1 {problem} " in checked.told
+    assert squeezed(f"problem 1 {problem}") in squeezed(checked.told)  # a long path is broken
     assert checked.lines[0] == "What the TileLang tour finds here"
     assert any(line.startswith("mode       none: ") for line in checked.lines[-3:])
     assert len(checked.lines) <= HEIGHT and max(map(len, checked.lines)) <= WIDTH
@@ -863,6 +863,10 @@ def test_check_and_no_install_name_it_and_leave_pip_alone(machine, state):
     assert typed.lines[0] == problem and typed.code == 1
     assert statuses(typed) == {"NOT RUN"}
     assert not (machine.site / "pip" / "called").exists()
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
 
 
 def statuses(typed: Typed) -> set[str]:

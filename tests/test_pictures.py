@@ -190,9 +190,11 @@ def test_a_run_of_nothing_draws_nothing(tmp_path):
     found = made()
     found["sections"] = []
     told = pictures.draw(found, str(tmp_path))
-    assert told[0] == f"pictures, .png and .svg, in {tmp_path}: none"
-    assert len(told) == 1 + len(NAMES) and list(tmp_path.iterdir()) == []
-    assert all(": " in line and "left out" in line for line in told[1:])
+    left_out = told[-len(NAMES):]
+    assert " ".join(" ".join(told[:-len(NAMES)]).split()) == \
+        f"pictures, .png and .svg, in {tmp_path}: none"
+    assert list(tmp_path.iterdir()) == []
+    assert all(": " in line and "left out" in line for line in left_out)
 
 
 def test_sections_without_a_picture_cost_no_other(tmp_path):
@@ -214,7 +216,7 @@ def test_sections_without_a_picture_cost_no_other(tmp_path):
 def test_what_cannot_be_written_in_a_picture_costs_that_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "PICTURES", (pictures.kernels, pictures.swizzle))
     told = pictures.draw(made(gpu=r"a $\nosuch$ GPU"), str(tmp_path))
-    assert told[0].endswith(": swizzle") or told[1] == "  swizzle"
+    assert " ".join(" ".join(told[:-1]).split()).endswith(": swizzle")
     assert told[-1].startswith("  kernels could not be drawn: ValueError: ")
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from sections.reference.table import ROWS, table
+from sections.runner import results
 from tests.command import ROOT
 from tests.made_results import made, measurement
 
@@ -89,3 +90,7 @@ def test_the_command(tmp_path):
     assert command("r.json").stdout == table(rivals(made())) + "\n"
     wrong = command("none.json")
     assert wrong.returncode == 1 and "none.json cannot be taken" in wrong.stderr
+
+
+def test_readme_has_the_table_of_the_reference_run():
+    assert table(results.read(results.REFERENCE)) in (ROOT / "README.md").read_text()

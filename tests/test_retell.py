@@ -165,6 +165,20 @@ def test_the_best_of_a_case_is_the_summarys_or_the_strongest():
     assert next(entries for section, entries in bests(found) if section == "gemm") == [first]
 
 
+def test_variants_are_compared_by_the_baselines_they_share_and_a_later_measurement_counts():
+    found = made()
+    section = found["sections"][1]
+    first = {**section["measurements"][0], "headline": False, "case": "8x8x8 float16"}
+    section["measurements"] += [
+        {**first, "variant": "good", "baseline": "torch.add", "ratio": 1.8},
+        {**first, "variant": "fair", "baseline": "torch.add", "ratio": 1.6},
+        {**first, "variant": "good", "baseline": "torch.add", "ratio": 1.9},
+        {**first, "variant": "good", "baseline": "copy ceiling", "ratio": 0.9},
+    ]
+    ((_, best),) = [each for each in bests(found) if each[1][0]["case"] == "8x8x8 float16"]
+    assert [(entry["variant"], entry["ratio"]) for entry in best] == [("good", 1.9), ("good", 0.9)]
+
+
 # What is printed
 
 
@@ -243,6 +257,7 @@ def test_after_a_run(home, file):
     assert done.returncode == 0
     order = ["results: ", "pictures, .png and .svg, in ", "Comparison: this run on ",
              "keeps_data: 4096x4096x4096 float16", "0.200   0.400   2.00x", "1 passed, 0 failed"]
+    assert [words for words in order if words not in done.stdout] == [], done.stdout
     places = [done.stdout.rindex(words) for words in order]
     assert places == sorted(places)
     (section,) = json.loads(path.read_text())["sections"]

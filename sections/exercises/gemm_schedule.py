@@ -16,7 +16,7 @@ SCHEDULE = {
     "block_M": 128,  # rows of a tile of C
     "block_N": 128,  # columns of a tile of C
     "block_K": 32,  # how much of K is fetched at a time
-    "num_stages": 2,  # how many tiles of A and of B are on their way at once
+    "num_stages": 3,  # how many tiles of A and of B are on their way at once
     # end
     "threads": 128,
 }
@@ -28,8 +28,8 @@ HINTS = (
     """A tile of block_M x block_N fetches (block_M + block_N) elements for every block_M x block_N
     multiplications. What happens to that ratio when both sides are doubled?""",
     """Without a pipeline (num_stages=0) the tensor cores wait for every copy. With 2 stages the
-    next tile is on its way while this one is multiplied.""",
-    """block_M=128, block_N=128, num_stages=2 will do; then try 3 stages and block_K=64.""",
+    next tile is on its way while this one is multiplied, with 3 the one after it, too.""",
+    """block_M=128, block_N=128, num_stages=3 will do; then try block_K=64.""",
 )
 GIVEN = {"block_M": 64, "block_N": 64, "block_K": 32, "num_stages": 0, "threads": 128}
 ENOUGH = 1.25  # times as fast as the given one

@@ -227,19 +227,25 @@ def timed(found: dict) -> list[tuple[str, dict]]:
 def bests(found: dict) -> list[tuple[str, list[dict]]]:
     """(section, the measurements of the best variant, one a baseline) of each case, in order.
 
-    The best is the one that the summary shows, for other cases the one that stands best against its
-    strongest baseline. A section that shows none in the summary has another purpose than speed.
+    The best is the one that the summary shows, for other cases the one that stands best against the
+    strongest of the baselines that all were timed with. Of a variant's two measurements with one
+    baseline the later counts. A section that shows none in the summary is not about speed.
     """
-    variants: dict[tuple, dict[str, list[dict]]] = {}
+    variants: dict[tuple, dict[str, dict[str, dict]]] = {}
     for section, entry in timed(found):
         case = variants.setdefault((section, entry["case"]), {})
-        case.setdefault(entry["variant"], []).append(entry)
+        before = case.setdefault(entry["variant"], {}).get(entry["baseline"], {})
+        if entry["headline"] or not before.get("headline"):
+            case[entry["variant"]][entry["baseline"]] = entry
     shown = {section for section, entry in timed(found) if entry["headline"]}
 
-    def standing(entries: list[dict]) -> tuple:
-        return any(entry["headline"] for entry in entries), min(e["ratio"] for e in entries)
+    def best(case: dict[str, dict[str, dict]]) -> list[dict]:
+        common = set.intersection(*(set(entries) for entries in case.values()))
 
-    return [
-        (section, max(case.values(), key=standing))
-        for (section, _), case in variants.items() if section in shown
-    ]
+        def standing(entries: dict[str, dict]) -> tuple:
+            return (any(entry["headline"] for entry in entries.values()),
+                    min(entries[name]["ratio"] for name in common or entries))
+
+        return list(max(case.values(), key=standing).values())
+
+    return [(section, best(case)) for (section, _), case in variants.items() if section in shown]
