@@ -314,7 +314,7 @@ def run(page):
 def shapes_here(page) -> tuple:
     """The shapes that are run: on a GPU one bound by arithmetic and one by memory."""
     if not page.device.is_gpu:
-        return ((100, 130, 70),)
+        return ((150, 280, 70),)
     return ((2048, 2048, 2048), (8192, 1024, 512)) if page.quick else (
         COMPUTE_BOUND, BANDWIDTH_BOUND)
 

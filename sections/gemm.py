@@ -177,7 +177,7 @@ def run(page):
     page.show(gemm)
 
     gpu = page.device.is_gpu
-    size = ((2048 if page.quick else 4096),) * 3 if gpu else (100, 130, 70)
+    size = ((2048 if page.quick else 4096),) * 3 if gpu else (150, 280, 70)
     ladder = choose_ladder(page)
     schedule = page.schedule(best_schedule(page.device))
     taken = next(step for step in reversed(ladder) if step.kernel or step.schedule == schedule)

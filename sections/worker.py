@@ -240,10 +240,11 @@ class Worker:
         self.restore(environment)
         with suppress(Exception):
             page.close()
-        if page.failures and status != "FAIL":
+        if page.failures:  # what raised after a failed check is mostly its consequence
+            others = len(page.failures) - 1 + (status == "FAIL")
             status, note = "FAIL", one_line(page.failures[0])
-            if len(page.failures) > 1:
-                note += f" (and {len(page.failures) - 1} more)"
+            if others:
+                note += f" (and {others} more)"
         lost = self.context_lost()
         if lost:
             note = f"{note or 'passed its checks'}; the CUDA context was lost: {lost}"

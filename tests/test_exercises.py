@@ -139,7 +139,7 @@ def test_wrong_results_fail(name, rehearsal, capsys):
 
 
 def test_a_schedule_that_does_not_fit_is_not_run(rehearsal, tmp_path, capsys):
-    large = source("gemm_schedule").replace('"num_stages": 2', '"num_stages": 20')
+    large = source("gemm_schedule").replace('"num_stages": 3', '"num_stages": 20')
     page = checked("gemm_schedule", rehearsal, as_learned("gemm_schedule", large, tmp_path))
     assert page.failures == ["asked: at most 227 KB of shared memory, what a block has on sm_90a; "
                              "found: 320 KB"]

@@ -2,6 +2,7 @@
 
 import builtins
 import struct
+import sys
 
 import pytest
 
@@ -246,5 +247,6 @@ def test_without_matplotlib_one_line_says_so(tmp_path, monkeypatch):
         "no pictures are drawn: matplotlib cannot be imported: No module named 'matplotlib'"]
     monkeypatch.setattr(pictures, "find_spec", lambda name: None)
     assert pictures.draw(made(), str(tmp_path)) == [
-        "no pictures are drawn, matplotlib is not here; type: pip install matplotlib"]
+        "no pictures are drawn, matplotlib is not here; type: "
+        f"{sys.executable} -m pip install matplotlib"]
     assert list(tmp_path.iterdir()) == []

@@ -50,7 +50,7 @@ def run(page):
         ("at least 2 stages", schedule["num_stages"], schedule["num_stages"] >= 2),
     ], code)
     if fitting:
-        shape = (100, 130, 70)
+        shape = (150, 280, 70)
         (kernel,) = page.build([(gemm, {**sizes(*shape), **schedule})])
         A, B = inputs(page, *shape)
         page.check(case(*shape), kernel, (A, B), reference(A, B), reduction=shape[2])

@@ -44,7 +44,7 @@ def run(page):
     device = page.device
     yours = {**GIVEN, **page.yours.SCHEDULE}
     page.say(f"Given: {describe(GIVEN)}. Yours: {describe(yours)}.")
-    size = ((2048 if page.quick else SHOWN),) * 3 if device.is_gpu else (100, 130, 70)
+    size = ((2048 if page.quick else SHOWN),) * 3 if device.is_gpu else (150, 280, 70)
     kernel, given = page.build((gemm, {**sizes(*size), **schedule}) for schedule in (yours, GIVEN))
     code = page.code(kernel, **sizes(*[SHOWN] * 3))
     rules = [fits(code, device.shared_bytes, device.arch)]

@@ -7,6 +7,7 @@ colour-blind can tell apart; where colour carries meaning, so does a shape, a pa
 import math
 import os
 import re
+import sys
 import textwrap
 from contextlib import suppress
 from importlib.util import find_spec
@@ -36,7 +37,8 @@ def missing() -> str | None:
     """A line that says so where matplotlib is not installed."""
     if find_spec("matplotlib"):
         return None
-    return "no pictures are drawn, matplotlib is not here; type: pip install matplotlib"
+    return ("no pictures are drawn, matplotlib is not here; type: "
+            f"{sys.executable} -m pip install matplotlib")
 
 
 def draw(found: dict, folder: str) -> list[str]:

@@ -75,7 +75,7 @@ def notes(record: Record) -> list[str]:
     return lines
 
 
-def verdict(record: Record) -> str:
+def verdict(record: Record, next_step: str = "follow one of the Try lines above.") -> str:
     """The last line: how many passed, how many failed, how long it took, what to do next."""
     count = Counter(row.status for row in record.rows)
     bad = [row for row in record.rows if row.status in ("FAIL", "CRASH", "TIMEOUT")]
@@ -89,5 +89,5 @@ def verdict(record: Record) -> str:
     if bad:
         return f"{line} Next: python -m sections.{bad[0].name}"
     if count["PASS"]:
-        return f"{line} Next: follow one of the Try lines above."
+        return f"{line} Next: {next_step}"
     return f"{line} Next: python tilelang_tour.py --check"

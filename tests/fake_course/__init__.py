@@ -21,6 +21,7 @@ ORDER = (
     "fails_checks",
     "skips",
     "skips_after_a_failure",
+    "raises_after_a_failure",
     "os_exits_0",
     "os_exits_3",
     "os_exits_beside_a_child",
