@@ -9,6 +9,7 @@ arguments > environment > install > sections > summary > quick reference
 """
 
 import os
+import signal
 import sys
 
 if sys.version_info < (3, 10):  # noqa: UP036 - the one line that older Pythons must understand
@@ -48,6 +49,9 @@ def main(arguments: list[str] | None = None, course: Course | None = None) -> in
         return 2
     except SystemExit as end:  # --help
         return int(end.code or 0)
+    except KeyboardInterrupt:  # while a pipe is read, say
+        screen.line("interrupted")
+        return 130
     if options.list:
         for name in course.order:
             screen.line(f"{name:<16} {course.docstring(name)[0]}")
@@ -73,10 +77,21 @@ def main(arguments: list[str] | None = None, course: Course | None = None) -> in
 
 
 if __name__ == "__main__":
+    for descriptor, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:  # it was closed: else a pipe would get its number
+            os.dup2(os.open(os.devnull, os.O_RDWR), descriptor)
+            mode = "w" if descriptor else "r"
+            setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
+    for word in ("SIGTERM", "SIGHUP"):  # `timeout`, a closed window: as Ctrl-C
+        number = getattr(signal, word, None)
+        if number and signal.getsignal(number) is signal.SIG_DFL:  # nohup's is left
+            signal.signal(number, signal.default_int_handler)
     try:
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 1
+    except KeyboardInterrupt:  # while it imports
+        code = 130
     raise SystemExit(code)

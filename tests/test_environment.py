@@ -497,6 +497,11 @@ def test_compilers_tell_their_version(tmp_path, monkeypatch, says, version):
     assert machine_facts()["compiler_version"] == version
 
 
+def test_without_a_home_folder_there_is_no_cache_folder(monkeypatch):
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert environment.cache_folder({})["cache_refusal"] == "no home folder is known"
+
+
 def test_a_cache_folder_that_cannot_be(tmp_path):
     (tmp_path / "file").write_text("")
     inside_a_file = {"TILELANG_CACHE_DIR": str(tmp_path / "file" / "cache")}

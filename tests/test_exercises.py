@@ -138,6 +138,32 @@ def test_wrong_results_fail(name, rehearsal, capsys):
             assert failures and failures[0].startswith("check "), mutation
 
 
+def test_half_a_file_is_not_left(tmp_path, monkeypatch, capsys):
+    """A disk that is full while the task is written: the next call must make it anew."""
+    monkeypatch.chdir(tmp_path)
+    opened = open
+
+    class Full:
+        def __init__(self, *arguments, **options):
+            self.file = opened(*arguments, **options)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, text):
+            self.file.write(text[:10])
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("builtins.open", lambda path, mode="r", *rest, **options: (
+        Full if mode == "x" else opened)(path, mode, *rest, **options))
+    assert main(["--exercise", "rescale"]) == 2
+    assert "No space left on device" in "".join(capsys.readouterr())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_schedule_that_does_not_fit_is_not_run(rehearsal, tmp_path, capsys):
     large = source("gemm_schedule").replace('"num_stages": 3', '"num_stages": 20')
     page = checked("gemm_schedule", rehearsal, as_learned("gemm_schedule", large, tmp_path))
@@ -282,6 +308,7 @@ def test_what_goes_with_an_exercise():
     ("rescale hint 2 3", "there are hints 1 to 3"),
     ("rescale hint 0", "--exercise rescale hint 0: there are hints 1 to 3"),
     ("rescale hint 4", "there are hints 1 to 3"),
+    (f"rescale hint {'9' * 5000}", "not understood"),
     ("list hint", "not understood"),
     ("rescale --only gemm", "--exercise does not go with --only"),
     ("rescale --skip gemm --list", "does not go with --skip, --list"),

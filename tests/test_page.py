@@ -55,6 +55,14 @@ def test_a_check_that_fails_is_told_at_once_and_the_section_goes_on(page, told, 
                              "expected 2"]
 
 
+def test_what_a_kernel_leaves_unwritten_is_no_result_of_an_earlier_one(page):
+    """Fresh memory is 0 and would pass; memory that was given back may hold anything."""
+    x = torch.ones(1 << 20)
+    assert not page.check("unwritten", lambda x: torch.empty(len(x)), (x,), torch.zeros(len(x)))
+    assert "the first at 0: nan, expected 0" in page.failures[0]
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_nothing_is_timed_in_rehearsal(page):
     with pytest.raises(RuntimeError, match="nothing is timed in rehearsal"):
         page.measure("case", "variant", double, (), {}, Work(flops=1))

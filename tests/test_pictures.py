@@ -1,13 +1,16 @@
 """The pictures of a run: what each one says, that nothing is cut off, what is left out and why."""
 
 import builtins
+import os
 import struct
+import subprocess
 import sys
 
 import pytest
 
 from sections.runner import pictures
 from sections.runner.pictures import DOTS, MARKERS, PICTURES, WIDTH, NothingToDraw, work
+from tests.command import ROOT
 from tests.made_results import made
 
 NAMES = [picture.__name__ for picture in PICTURES]
@@ -231,6 +234,15 @@ def test_numbers_that_are_none_are_left_out():
     found["ceilings"]["copy_GBps"] = None
     with pytest.raises(NothingToDraw, match="ceilings"):
         pictures.roofline(found)
+
+
+def test_a_matplotlib_that_fails_costs_one_line(tmp_path):
+    code = f"""from sections.runner import pictures
+print(pictures.draw({made()!r}, {str(tmp_path)!r}))"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True,
+                          env={**os.environ, "MPLBACKEND": "garbage"})
+    assert "no pictures are drawn: matplotlib cannot be imported: " in done.stdout
+    assert "garbage" in done.stdout and done.stderr == ""
 
 
 def test_without_matplotlib_one_line_says_so(tmp_path, monkeypatch):

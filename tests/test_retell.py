@@ -49,6 +49,7 @@ def nothing_starts(monkeypatch):
     (None, "cannot be read (No such file or directory)"),
     ("no JSON", "is no results file of the tour: it is no JSON: Expecting value"),
     ("[" * 100_000, "it is no JSON: "),
+    ('{"schema": "%s"}' % ("x" * 100_000), "its schema is 'xxx"),
     (b"\xff\xfe", "it is no JSON: "),
     ("[]", 'it has no "schema"'),
     ('{"schema": 2}', "its schema is 2, needed: 1"),
@@ -69,6 +70,24 @@ def test_a_file_that_is_none(option, content, telling, tmp_path, capsys, nothing
     assert content is None or "needed: a file that --results FILE has written" in out
 
 
+def test_an_environment_of_all_kinds_and_a_number_beyond_all_are_read(tmp_path, file):
+    old = made()
+    old["environment"].update(gpu=5, driver=["x"])
+    old["seconds"] = 10**400
+    found = results.read(file(old))
+    assert found["environment"]["gpu"] == "5" and found["seconds"] is None
+    deep = tmp_path / "deep.json"
+    deep.write_text('{"schema": 1, "sections": [], "environment": {"a": %s}}'
+                    % ("[" * 900 + "]" * 900))
+    assert main(["--from", str(deep)]) in (0, 1, 2)  # Pythons differ in what is too deep
+
+
+def test_a_file_without_an_end_is_refused(monkeypatch, capsys, nothing_starts):
+    monkeypatch.setattr(results, "LARGEST", 1000)
+    assert main(["--from", "/dev/zero"]) == 2
+    assert "it is larger than 1,000 characters" in capsys.readouterr().out
+
+
 def test_a_folder_is_no_file(tmp_path, capsys, nothing_starts):
     assert main(["--from", str(tmp_path)]) == 2
     assert "cannot be read (Is a directory)" in capsys.readouterr().out
@@ -86,6 +105,14 @@ def test_a_file_is_read_or_a_tour_is_run(words, told, file, capsys, nothing_star
     monkeypatch.chdir(tmp_path)
     assert main(["--from", file(made()), *words]) == 2
     assert f"--from reads a file and runs nothing: leave out {told}\n" in capsys.readouterr().out
+
+
+def test_no_folder_is_not_the_current_one(tmp_path, monkeypatch, capsys, nothing_starts):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kernels.png").write_text("mine")
+    assert main(["--pictures", ""]) == 2
+    assert "--pictures names no folder" in capsys.readouterr().out
+    assert (tmp_path / "kernels.png").read_text() == "mine"
 
 
 @pytest.mark.parametrize("path", ["file/pictures", "file", "/proc/pictures"])

@@ -404,6 +404,22 @@ def test_a_slow_reader_does_not_use_up_a_section_s_time(home, monkeypatch, capsy
     assert rows(run_tour(home, "passes", timeout=0.2)) == {"passes": "PASS"}
 
 
+def test_time_in_which_the_tour_was_stopped_is_not_the_section_s(home, monkeypatch, capsys):
+    clock = [0.0]
+
+    class Stopped(Scripted):
+        def poll(self, seconds):
+            found = self.batches.pop(0)
+            clock[0] += seconds if found else 60  # Ctrl-Z, and fg after a minute
+            return found
+
+    start = {"event": "section_start", "name": "passes"}
+    scripted(monkeypatch, Stopped([{"event": "ready"}, start], [], ["text\n"],
+                                  [end("passes"), {"event": "done"}]))
+    monkeypatch.setattr(tour_module.time, "monotonic", lambda: clock[0])
+    assert rows(run_tour(home, "passes", timeout=20)) == {"passes": "PASS"}
+
+
 # The command
 
 

@@ -153,7 +153,8 @@ def _exercise(found: argparse.Namespace) -> tuple[str | None, int]:
     if not words:
         return name, 0
     number = "".join(words[1:]) or "1"
-    if name == "list" or words[0] != "hint" or not number.isdecimal():
+    if name == "list" or words[0] != "hint" or not (
+            number.isdecimal() and len(number) < 10):
         raise UsageError(f"--exercise {' '.join(found.exercise)}: not understood; after an "
                          "exercise's name may stand: hint, or hint 2")
     most = len(hints(source(name)))
@@ -168,6 +169,8 @@ def _folder(path: str | None) -> str | None:
 
     if path is None:
         return None
+    if not path:
+        raise UsageError("--pictures names no folder; name one, such as pictures")
     path = os.path.abspath(os.path.expanduser(path))
     try:
         os.makedirs(path, exist_ok=True)

@@ -320,12 +320,13 @@ def system_install(apt: str, rpm: str, conda: str) -> str:
 def cache_folder(environ) -> dict:
     """TileLang's cache folder, why nothing can be kept there or "", and the bytes that are free."""
     folder = environ.get("TILELANG_CACHE_DIR") or os.path.expanduser("~/.tilelang/cache")
-    there = folder
+    homeless = not os.path.isabs(folder)  # without HOME and an entry in passwd "~" stays "~"
+    there = os.path.abspath(os.curdir) if homeless else folder
     while not os.path.exists(there):
         there = os.path.dirname(there)
     return {
         "cache": folder,
-        "cache_refusal": refusal(folder),
+        "cache_refusal": "no home folder is known" if homeless else refusal(folder),
         "cache_free": shutil.disk_usage(there).free,
     }
 

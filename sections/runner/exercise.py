@@ -28,10 +28,16 @@ def exercise(options: Options, screen: Screen) -> int:
     if options.hint:
         screen.line(hint(name, options.hint))
         return 0
-    path = os.path.abspath(learners_file(name))
+    path, text = learners_file(name), skeleton(source(name))
     try:
+        path = os.path.abspath(path)
         with open(path, "x", encoding="utf-8") as file:
-            file.write(skeleton(source(name)))
+            try:
+                file.write(text)
+                file.flush()
+            except BaseException:  # half a task would be checked the next time
+                os.remove(path)
+                raise
     except FileExistsError:
         return conduct(COURSE, replace(options, names=(name,), learner=path), screen, verdict)
     except OSError as error:

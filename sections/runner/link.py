@@ -178,8 +178,9 @@ class Worker:
         return items
 
     def _read(self, seconds: float) -> bytes:
-        ready, _, _ = select.select([self._descriptor], [], [], seconds)
-        if not ready:
+        poll = select.poll()  # select.select knows no descriptor above 1023
+        poll.register(self._descriptor, select.POLLIN)
+        if not poll.poll(1000 * seconds):
             return b""
         try:
             data = os.read(self._descriptor, AT_ONCE)

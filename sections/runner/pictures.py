@@ -49,8 +49,9 @@ def draw(found: dict, folder: str) -> list[str]:
     """
     try:
         from matplotlib import rc_context
-    except ImportError as error:
-        return [missing() or f"no pictures are drawn: matplotlib cannot be imported: {error}"]
+    except Exception as error:  # a wrong MPLBACKEND is a ValueError
+        why = " ".join(str(error).split())[:200]
+        return [missing() or f"no pictures are drawn: matplotlib cannot be imported: {why}"]
     drawn, left_out = [], []
     os.makedirs(folder, exist_ok=True)
     with rc_context(STYLE):

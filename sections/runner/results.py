@@ -9,6 +9,7 @@ from contextlib import suppress
 from sections.runner.tour import Record, Row
 
 SCHEMA = 1
+LARGEST = 64 << 20  # characters of a file that is read; a whole tour's has 0.2 million
 REFERENCE = os.path.join(  # a run on an H200
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "reference", "h200.json")
 ENVIRONMENT_KEYS = ("gpu", "arch", "driver", "torch", "tilelang", "python", "nvcc")
@@ -109,11 +110,21 @@ def read(path: str) -> dict:
     """
     with open(path, encoding="utf-8") as file:
         try:
-            found = json.load(file)
+            text = file.read(LARGEST + 1)
+            found = json.loads(text) if len(text) <= LARGEST else None
         except (ValueError, RecursionError) as error:
             raise ValueError(f"it is no JSON: {error}") from None
+    _need(len(text) <= LARGEST, f"it is larger than {LARGEST:,} characters")
+    try:
+        return _read(found)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _read(found) -> dict:
     _need(isinstance(found, dict) and "schema" in found, 'it has no "schema"')
-    _need(found["schema"] == SCHEMA, f"its schema is {found['schema']!r}, needed: {SCHEMA}")
+    _need(found["schema"] == SCHEMA,
+          f"its schema is {repr(found['schema'])[:40]}, needed: {SCHEMA}")
     environment, ceilings = (
         _plain(found.get(name) or {}) for name in ("environment", "ceilings")
     )
@@ -126,7 +137,9 @@ def read(path: str) -> dict:
         "exit_code": found.get("exit_code"),
         "seconds": _number(found.get("seconds")),
         "compile_seconds": _number(found.get("compile_seconds")),
-        "environment": {**dict.fromkeys(ENVIRONMENT_KEYS), **environment},
+        "environment": {**dict.fromkeys(ENVIRONMENT_KEYS),
+                        **{key: None if value is None else str(value)
+                           for key, value in environment.items()}},
         "ceilings": {key: _number(ceilings.get(key)) for key in CEILING_KEYS},
         "sections": [_read_section(section) for section in found["sections"]],
     }
@@ -173,8 +186,8 @@ def _rivals(found: dict) -> dict:
 def _number(value) -> float | None:
     if value is None:
         return None
-    _need(isinstance(value, int | float), f"{value!r} stands where a number should")
-    return value if math.isfinite(value) else None
+    _need(isinstance(value, int | float), f"{repr(value)[:40]} stands where a number should")
+    return value if -math.inf < value < math.inf and abs(value) < 1e300 else None
 
 
 def _need(condition: bool, problem: str) -> None:

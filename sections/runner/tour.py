@@ -317,7 +317,11 @@ class _Follow:
     def _next(self) -> str | dict | Ended | None:
         """What the worker said next; None when it was silent for a moment."""
         if not self._items:
+            start = time.monotonic()
             self._items.extend(self.worker.poll(0.25))
+            lost = time.monotonic() - start - 0.25
+            if lost > 5:  # this process was stopped (Ctrl-Z): that time is not the section's
+                self._since += lost
         if self._items:
             item = self._items.popleft()
             return f"{item}\n" if isinstance(item, dict) and not whole(item) else item
