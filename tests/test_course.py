@@ -89,3 +89,12 @@ def test_no_kernel_or_text_speaks_of_this_machine():
             text = path.read_text("utf-8")
             for word in ("/wo" + "rk/", "/tmp/d" + "ev"):
                 assert word not in text, f"{name} names {word}"
+
+
+def test_what_runs_before_a_change_lands_is_the_readme_s_test_command():
+    readme, ci = ((ROOT / name).read_text("utf-8") for name in ("README.md", ".ci/run"))
+    install, _, run = next(line for line in readme.splitlines() if "-m pytest -n" in line
+                           ).partition(" && python ")
+    assert install == "pip install -r tests/requirements.txt"
+    assert f"\"$python\" -m {install}" in ci.replace("install -q", "install")
+    assert f'"$python" {run}' in ci
