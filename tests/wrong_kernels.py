@@ -180,3 +180,15 @@ def in_no_file(size: int):
         names,
     )
     return names["copy"].get_tir()
+
+
+@tilelang.jit
+def leaves_the_second_half(A):
+    """C = A, or so it should be; what lies in C's second half is what was there before."""
+    N = T.const("N")
+    A: T.Tensor[[N], T.float32]
+    C = T.empty((N,), T.float32)
+    with T.Kernel(N // 2 // 128, threads=128) as block:
+        for i in T.Parallel(128):
+            C[block * 128 + i] = A[block * 128 + i]
+    return C

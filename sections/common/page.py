@@ -12,7 +12,7 @@ import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 
 from sections.common.device import Device
 from sections.common.table import format_table, indent
@@ -140,14 +140,14 @@ class Page:
         dtype    the result's dtype, that of the first input unless given
         Returns whether the check held; one that did not makes the section FAIL.
         """
-        from sections.common.verify import compare
+        from sections.common.verify import compare, unwritten_is_nan
 
         if isinstance(kernel, BaseException):  # build's answer for a kernel that did not compile
             lines = str(kernel).strip().splitlines() or [type(kernel).__name__]
             place = where(kernel, getattr(self.yours, "__file__", ""))
             self.fail(f"{case} did not compile: {lines[-1]}{place}")
             return False
-        with nullcontext() if self.device.is_gpu else unwritten_is_nan():
+        with unwritten_is_nan():
             actual = self.call(kernel, inputs)
         result = compare(actual, expected, dtype or inputs[0].dtype, **bounds)
         check = {
@@ -343,21 +343,6 @@ class Page:
     def close(self) -> None:
         """Print what has not been printed yet."""
         self._print("")
-
-
-@contextmanager
-def unwritten_is_nan():
-    """Fill each new output with NaN: what a kernel leaves unwritten could otherwise hold the right
-    result of the kernel before it, in memory that was given back."""
-    import torch
-
-    before = torch.are_deterministic_algorithms_enabled(), \
-        torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty fills then
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 def where(error: BaseException, path: str) -> str:

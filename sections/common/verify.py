@@ -1,6 +1,7 @@
 """Is a kernel's result right? One comparison that every check of the tour rests on."""
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -138,3 +139,16 @@ def _indices(place: int, shape: torch.Size) -> str:
     if len(indices) == 2:
         return f" (row {indices[0]}, column {indices[1]})"
     return f" (indices {indices})" if len(indices) > 2 else ""
+
+
+@contextmanager
+def unwritten_is_nan():
+    """Fill each new output with NaN: what a kernel leaves unwritten could otherwise hold the right
+    result of the kernel before it, in memory that was given back."""
+    before = torch.are_deterministic_algorithms_enabled(), \
+        torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty fills then
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
