@@ -287,10 +287,11 @@ def conclude(page, survivors, winner, config, tensors, size: int) -> None:
                  "another schedule than the one made by hand, and level with it"
                  if abs(against - 1) <= SPREAD else
                  f"a {'better' if against > 1 else 'worse'} schedule than the one made by hand")
-        page.lesson(f"""without knowing this GPU the tuner found {found} ({against:.2f}x, timed in
-        turn): {measured['ms']:.3f} ms, {measured['value']:.0f} TFLOP/s, {measured['ratio']:.2f}x
-        cuBLAS. What a search saves you from is the other end: the worst of the {len(survivors)}
-        timed stands at {worst:.2f}x. Its limits: it knows only what is listed, and cannot tell
+        page.lesson(f"""from a list of what fits {page.device.arch} the tuner found {found}
+        ({against:.2f}x, timed in turn): {measured['ms']:.3f} ms, {measured['value']:.0f} TFLOP/s,
+        {measured['ratio']:.2f}x cuBLAS. What a search saves you from is the other end: the worst of
+        the {len(survivors)} timed stands at {worst:.2f}x.""")
+        page.limit("""a search knows only what is listed, and the kernel it is given; it cannot tell
         apart what differs by less than the clock drifts.""")
     page.try_this("""add a tile to SPACE in sections/autotune.py, then
     python -m sections.autotune: does it fit, and does it win?""")

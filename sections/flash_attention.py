@@ -242,6 +242,7 @@ SHOWN = Case(4, 16, 4096, 128, True)  # whose code is read in rehearsal
 AWKWARD = (Case(1, 2, 65, 64, True, keys=296),)
 BACKENDS = {SDPBackend.CUDNN_ATTENTION: "cuDNN", SDPBackend.FLASH_ATTENTION: "flash",
             SDPBackend.EFFICIENT_ATTENTION: "efficient"}
+LACKS = "warps that multiply while others compute weights; all of a block do the same at a time."
 FAULT = "TileLang 0.1.15 cannot compile it: with cp.async a causal loop takes 1 stage at most"
 
 
@@ -395,8 +396,9 @@ def fastest_sdpa(page, tensors, case: Case) -> tuple:
 def introduce(page, case: Case, shown: Case) -> None:
     """What the ladder's table shows."""
     steps_shown = "its first and its last row" if page.quick else "one change a row"
-    page.say(f"""A ladder of schedules for {shown.name}, {steps_shown}. Shared memory holds block_M
-    rows of Q, and for each stage block_N rows of K and of V.""")
+    page.say(f"""A ladder of schedules for {shown.name} (batch x heads x length x head size),
+    {steps_shown}. Shared memory holds block_M rows of Q, and for each stage block_N rows of K and
+    of V.""")
     if not page.device.is_gpu:
         page.say(f"""Every row of flash_attention ran here, on the CPU, for {case.name}, and was
         checked. What is shown is generated for {page.device.arch}.""")
@@ -411,11 +413,11 @@ def introduce_hopper(page) -> None:
     Causal tiles differ in length: they are dealt out longest first, there and back like cards, and
     `together` heads at a time, a number chosen so that all blocks get the same work. And keys are
     walked from the last to the first, so that the tile on the diagonal, the one to mask, stands
-    before the loop. What it calls stands below it in its file.""")
+    before the loop. Barriers are those of the gemm section. It calls online_softmax (what stands
+    between the two products above), hide (the mask), walk (how many tiles of keys), dealt (the next
+    tile of O) and release (an arrival), all below it in its file.""")
     page.show(hopper.attention_hopper)
-    page.say("""What it costs: nobody checks these barriers. What it still lacks: O is scaled down
-    in every step, though its maxima seldom grow after the first tiles; and the maximum of a row is
-    a chain of as many dependent instructions as a thread has scores in it.""")
+    page.say("What it costs: nobody checks these barriers.")
 
 
 def compare_causal(page, case: Case, schedule: dict, rows: list[dict]) -> None:
@@ -510,6 +512,9 @@ def conclude(page, rows: list[dict], memory: str) -> None:
         results = ", ".join(f"{row['case']} {row['ms']:.3f} ms, {row['value']:.0f} TFLOP/s, "
                             f"{row['ratio']:.2f}x {row['baseline']}" for row in against)
         page.lesson(f"""scores that never leave registers cost {memory}: {results}. {why}""")
+        page.limit(f"""what stands between two multiplications: an exponential a score, and a
+        maximum and a sum a row; with head size 64 as much for half the multiplications. What the
+        code lacks: {hopper.LACKS if arch == "sm_90a" else LACKS}""")
     else:
         page.lesson(f"""a tile of scores at a time is used up in registers, and a running maximum
         and sum make the result exact: for {SHOWN.name} {memory}. {why}""")

@@ -16,6 +16,7 @@ import torch
 from sections.common.device import capability
 from sections.common.ladder import Problem, best, climb, jobs, selected, show, steps
 from sections.common.measure import Work
+from sections.common.page import kilobytes
 from sections.hopper import gemm as hopper
 
 
@@ -236,12 +237,16 @@ def introduce_hopper(page) -> None:
     warpgroup orders its next multiplication before the last one is done. And the two warpgroups do
     not wait for each other: while one stores its half of a tile, the tensor cores are the other's.
     Blocks walk over C in panels of `swizzle` tiles.""")
+    page.say("""`full` and `empty` are barriers, one of each a stage. A phase of a barrier is over
+    when as many threads have arrived as it was made for and, with copies, when their bytes are
+    there. It then begins the next phase, and parity, 0 and 1 in turn, tells a phase from the one
+    before: mbarrier_wait_parity(b, 0) waits until the first phase of b is over, or the third, the
+    fifth. The copying warp waits for the phase before the first, which counts as over: at the start
+    all stages are empty.""")
     page.show(hopper.gemm_hopper)
     page.show(hopper.multiply)
     page.say("""What it costs: nobody checks these barriers. A wrong count or a wrong parity is a
-    wrong result, or a kernel that never ends. What it still lacks: a tile of C goes to shared
-    memory in pieces of 4 bytes, where stmatrix would move 16; and each SM fetches its own tile of
-    B, where two in a cluster could share one.""")
+    wrong result, or a kernel that never ends.""")
 
 
 def goes_larger(page) -> bool:
@@ -291,12 +296,21 @@ def conclude(page, rungs, chosen, larger: dict | None) -> None:
         cuBLAS.""" if larger else "") + f"""
         The largest single step was "{change.lstrip('+ ')}", {gain:.2f}x faster than the row above
         it.""")
+        page.limit("tensor cores, at the clock that power and heat allow; the library meets the "
+                   "same. What the code lacks: " + (hopper.LACKS if chosen.step.kernel else
+                   """a block that stores its tile fetches nothing meanwhile, and tensor cores wait
+                   for the first copies of the next."""))
     else:
         page.lesson(f"""gemm's source stayed the same in every row; the schedule alone decides how
         much shared memory {name} needs and which instructions copy and multiply. Which row is
         fastest only a GPU can tell.""")
-    page.try_this("""python -m sections.gemm num_stages=1, then 2, 4 and 6: shared memory grows
-    until it ends it; on a GPU see the time fall first, and then stop falling.""")
+    best = best_schedule(page.device)
+    stage = (best["block_M"] + best["block_N"]) * best["block_K"] * 2
+    most = page.device.shared_bytes // stage
+    page.try_this(f"""python -m sections.gemm num_stages=1, then 2 and {most + 1}: the ladder ends
+    with a row "yours", gemm's best schedule with your value. Each stage takes {kilobytes(stage)}:
+    {most + 1} are over {name}'s {kilobytes(page.device.shared_bytes)}, and the row says so. On a
+    GPU compare its ratio with the best of the rows above.""")
 
 
 if __name__ == "__main__":

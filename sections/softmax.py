@@ -122,58 +122,6 @@ def online_softmax(X, kept: int = 0, threads: int = 1024, blocks: int = 1, dtype
     return Y
 
 
-@tilelang.jit
-def softmax_hopper(X, kept: int = 8, held: int = 0, threads: int = 512, dtype=T.float16):
-    """Y = softmax of each row of X, as above, read once. Needs sm_90a (TMA), and rows that
-    are kept + held whole tiles of 8 x threads columns.
-
-    kept  tiles of a row in shared memory;  held  tiles in registers, as they came
-    """
-    M, N = T.const("M N")
-    X: T.Tensor[[M, N], dtype]
-    Y = T.empty((M, N), dtype)
-    T.annotate_pass_configs({"tl.enable_fast_math": True})
-    width = 8 * threads
-    with T.Kernel(M, threads=threads) as row:
-        row_shared = T.alloc_shared((kept, width), dtype)
-        there = T.alloc_barrier([32] * kept)  # New: "tile k is there"
-        row_local = T.alloc_fragment((max(held, 1), threads, 8), dtype)
-        tile = T.alloc_fragment((threads, 8), dtype)
-        x = T.alloc_fragment((threads, 8), T.float32)
-        top, new_top, total, tile_total = [
-            T.alloc_fragment((threads,), T.float32) for _ in range(4)]
-        row_top, row_total = [T.alloc_fragment((1,), T.float32) for _ in range(2)]
-        if T.get_thread_binding() < 32:  # New: the copy engine is told of all tiles at once
-            for k in T.serial(kept):
-                first = (held + k) * width
-                T.tma_copy(X[row, first : first + width], row_shared[k, :], barrier=there[k])
-                T.mbarrier_arrive(there[k])
-        T.fill(top, LOWEST)
-        T.clear(total)
-        if held:  # New: meanwhile threads load what shared memory has no room for
-            for k, t, v in T.Parallel(held, threads, 8):
-                row_local[k, t, v] = X[row, k * width + t * 8 + v]
-            for k in T.unroll(held):
-                for t, v in T.Parallel(threads, 8):
-                    tile[t, v] = row_local[k, t, v]
-                take_in(tile, x, top, new_top, total, tile_total, threads)
-        for k in T.serial(kept):
-            T.mbarrier_wait_parity(there[k], 0)
-            for t, v in T.Parallel(threads, 8):
-                tile[t, v] = row_shared[k, t * 8 + v]
-            take_in(tile, x, top, new_top, total, tile_total, threads)
-        agree(top, total, row_top, row_total, threads)
-        if held:
-            for k, t, v in T.Parallel(held, threads, 8):
-                y = T.exp2((row_local[k, t, v] - row_top[0]) * LOG2E) * row_total[0]
-                Y[row, k * width + t * 8 + v] = y
-        for k in T.serial(kept):
-            for t, v in T.Parallel(threads, 8):
-                y = T.exp2((row_shared[k, t * 8 + v] - row_top[0]) * LOG2E) * row_total[0]
-                Y[row, (held + k) * width + t * 8 + v] = y
-    return Y
-
-
 def reference(X):
     """torch.softmax in float32."""
     return torch.softmax(X.float(), dim=1)
@@ -184,7 +132,6 @@ def reference(X):
 SCHEDULE = {"values": 32, "kept": 0}
 MOST_THREADS = 512  # that share a whole row in registers
 TILE = 8 * 1024  # columns of a tile of the online kernel
-HOPPER_TILE = 8 * 512  # of Hopper's
 SHOWN = (65536, 4096)  # rows and columns of the code that is read
 
 
@@ -211,13 +158,12 @@ def kernel_for(device, N: int, schedule: dict) -> tuple:
     Hopper's own is for rows that fill an SM: of shorter ones an SM has two, one is read while the
     other is written, and nothing is left to gain.
     """
+    from sections.hopper import softmax as hopper  # which takes its steps from here
+
     kernel, chosen = choose(N, schedule)
-    tiles = N // HOPPER_TILE
     fills = kernel is online_softmax and chosen["kept"] and chosen["blocks"] == 1
-    if (device.mode == "gpu" and device.arch == "sm_90a"
-            and fills and N % HOPPER_TILE == 0 and tiles <= 32):
-        kept = min(tiles, 24)
-        return softmax_hopper, {"kept": kept, "held": tiles - kept, "threads": HOPPER_TILE // 8}
+    if fills and hopper.takes(device, N):
+        return hopper.softmax_hopper, hopper.schedule(N)
     return kernel, chosen
 
 
@@ -233,7 +179,7 @@ def variant(kernel) -> str:
     threads = f"{arguments['threads']} threads"
     if kernel.jit is softmax:
         return f"whole row, {threads}"
-    if kernel.jit is softmax_hopper:
+    if "held" in arguments:
         return f"hopper, {arguments['kept']} tiles kept, {arguments['held']} held, {threads}"
     return f"online, {min(arguments['kept'], arguments['N'])} columns kept, {threads}"
 
@@ -283,7 +229,7 @@ def run(page):
     at best from the L2 cache.""")
     for part in (take_in, agree, online_softmax):
         page.show(part)
-    hopper(page)
+    introduce_hopper(page)
 
     shapes = shapes_here(page)
     odd = 4099, longest + 3621  # columns: no tile and no vector load divides them
@@ -315,18 +261,20 @@ def run(page):
     conclude(page, rows)
 
 
-def hopper(page) -> None:
+def introduce_hopper(page) -> None:
     """The kernel that only Hopper can run."""
     if page.device.arch != "sm_90a":
         page.say(f"""For sm_90a there is a kernel more, for rows that fill an SM: the copy engine
         brings a row without any registers. On {page.device.arch} the kernels above are used.""")
         return
+    from sections.hopper import softmax as hopper
+
     page.say(f"""A step further, for sm_90a alone. When a row fills an SM's shared memory, there is
     no second block that reads while this one writes: the SM waits for memory. Each load needs a
     register until it arrives, and so few are under way at a time. The copy engine needs none. It is
     told of all tiles at once, and a barrier a tile says when it is there. What does not fit waits
-    in registers, 2 bytes a column. Up to {32 * HOPPER_TILE} columns are so read once.""")
-    page.show(softmax_hopper)
+    in registers, 2 bytes a column. Up to {hopper.MOST * hopper.TILE} columns are so read once.""")
+    page.show(hopper.softmax_hopper)
 
 
 def shapes_here(page) -> tuple:
@@ -351,7 +299,7 @@ def step_by_step(page, shape: tuple, kernels: list) -> None:
         ("read twice", "+ kept in shared memory", "hopper"),
         ("the second time from the L2 cache, where it is still there",
          "less is read again, or nothing", "the copy engine brings all tiles at once"),
-        kernels if getattr(kernels[-1], "jit", None) is softmax_hopper else kernels[:-1],
+        kernels if "held" in getattr(kernels[-1], "arguments", {}) else kernels[:-1],
         strict=False,
     ):
         if not check(page, f"{case(*shape)}, {change}", kernel, X):
@@ -415,9 +363,10 @@ def conclude(page, rows: list[dict]) -> None:
             m, copy = found["torch.softmax"], found["copy ceiling"]
             texts.append(f"{m['case']} ({m['variant']}) {m['ms']:.3f} ms, {m['value']:.0f} GB/s, "
                          f"{m['ratio']:.2f}x torch.softmax, {copy['ratio']:.2f}x a plain copy")
-        page.lesson(f"""a row that stays on the chip is read once. {"; ".join(texts)}. What is
-        missing to a copy: the last rows leave part of the SMs without work, and a row is read
-        whole before any of it can be written.""")
+        page.lesson(f"""a row that stays on the chip is read once. {"; ".join(texts)}.""")
+        page.limit("""memory. What is missing to a copy: a row is read whole before any of it can be
+        written, long rows leave an SM no room for another one meanwhile, and the last rows leave
+        part of the SMs without work.""")
     else:
         page.lesson("""a softmax is as fast as its row is read: once, where registers or shared
         memory hold the row, twice where they do not. Threads exchange one number each for the

@@ -147,8 +147,9 @@ def conclude(page, rows: list[dict], size: int) -> None:
         add, copy = rows[0], rows[1]
         page.lesson(f"""on this {page.device.gpu} {size} float32 elements take {add['ms']:.3f} ms,
         {add['value']:.0f} GB/s: {add['ratio']:.2f}x torch.add, {copy['ratio']:.2f}x a plain copy (a
-        copy writes half of its bytes, this only a third, and reading is a little faster). Memory is
-        the limit, so no cleverer arithmetic can help; only moving fewer bytes can.""")
+        copy writes half of its bytes, this only a third, and reading is a little faster).""")
+        page.limit("""memory. Every byte is moved once, at the speed of a copy. No cleverer
+        arithmetic can help, only moving fewer bytes can.""")
     else:
         page.lesson("""a kernel says what happens to a tile; the compiler decides which thread does
         it, and adds a bounds check only where the size demands one.""")

@@ -249,6 +249,8 @@ class Worker:
         if lost:
             note = f"{note or 'passed its checks'}; the CUDA context was lost: {lost}"
             status = "FAIL"
+        if status == "PASS":
+            note = page.limit_text
         if detail:
             note += keep(name, detail)
         self.emit({

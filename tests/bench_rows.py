@@ -53,8 +53,7 @@ def test_epilogues(gpu, shape, tanh):
     if tanh:
         baselines |= fused_epilogue.library(*tensors)[0]
     M, N, K = shape
-    ladder = fused_epilogue.steps_here(page)
-    job = fused_epilogue.kernel_for(gpu, shape, tanh, ladder[-1], ladder[1].schedule)
+    job = fused_epilogue.kernel_for(gpu, shape, tanh)
     race(gpu, fused_epilogue.case(shape, tanh), job, tensors, baselines,
          Work(flops=2 * M * N * K), fused_epilogue.reference(*tensors, tanh), reduction=K)
 

@@ -13,6 +13,7 @@ from sections.common.build import build
 from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device, preset
 from sections.common.page import Page
 from sections.common.verify import compare
+from sections.hopper import epilogue as hopper
 from tests.made_results import DATA
 from tests.mutations import MUTATIONS, events, rehearsal_device, run_section
 
@@ -55,11 +56,11 @@ def on_tensors(monkeypatch):
         monkeypatch.setattr(section.T, name, function)
 
 
-def test_the_fast_error_function(on_tensors):
-    """As the docstring says: at most 1.5e-7 off, from 0 to far."""
-    z = torch.linspace(0, 6, 60001, dtype=torch.float64)
-    worst = (section.fast_erf(z) - torch.erf(z)).abs().max()
-    assert 5e-8 < worst <= 1.5e-7
+def test_the_fast_tail_of_the_normal_distribution(on_tensors):
+    """As the docstring says: at most 7.5e-8 off, from 0 to far."""
+    size = torch.linspace(0, 9, 90001, dtype=torch.float64)
+    worst = (section.tail(size) - torch.erfc(size * 0.5**0.5) / 2).abs().max()
+    assert 2e-8 < worst <= 7.5e-8
 
 
 def test_what_is_not_finite_follows_the_formula(on_tensors):
@@ -219,45 +220,43 @@ HOPPER_SHAPES = [(1, 8, 8), (129, 264, 72), (1000, 1000, 200), (300, 2000, 4096)
                  (2048, 2048, 2048)]
 
 
-def hopper_job(device, shape, tanh):
-    page = Page(device)
-    return section.kernel_for(device, shape, tanh, section.steps_here(page)[-1],
-                              section.schedules(page)[0])
-
-
 def test_which_kernel_is_taken():
     def taken(arch, shape, mode="gpu", tanh=True):
         device = Device(mode, arch, SHARED_BYTES[arch], "a GPU", arch, 78, 80 << 30)
-        return hopper_job(device, shape, tanh)
+        return section.kernel_for(device, shape, tanh)
 
     kernel, arguments = taken("sm_90a", (100, 8, 24))
-    assert kernel is section.fused_epilogue_hopper
-    assert arguments == {"M": 100, "N": 8, "K": 24, "tanh": True, "stages": 3, "panel": 8,
-                         "blocks": 78}
+    assert kernel is hopper.fused_epilogue_hopper
+    assert arguments == {"M": 100, "N": 8, "K": 24, "tanh": True, **hopper.step(78).schedule}
+    assert arguments["blocks"] == 78
+    assert taken("sm_90a", (64, 8, 8), tanh=False)[0] is hopper.fused_epilogue_hopper
     for arch, shape, mode in (("sm_90a", (64, 12, 8), "gpu"), ("sm_90a", (64, 8, 12), "gpu"),
                               ("sm_90a", (64, 8, 8), "rehearsal"), ("sm_80", (64, 8, 8), "gpu"),
                               ("sm_100a", (64, 8, 8), "gpu")):
         assert taken(arch, shape, mode)[0] is section.fused_epilogue, (arch, shape, mode)
-    assert taken("sm_90a", (64, 8, 8), tanh=False)[0] is section.fused_epilogue
 
 
 @pytest.mark.parametrize("shape, tanh", [(section.COMPUTE_BOUND, False),
                                          (section.BANDWIDTH_BOUND, True), ((129, 264, 72), True)])
 def test_nvcc_takes_hoppers_kernel(shape, tanh):
     M, N, K = shape
-    code = codegen.generate(section.fused_epilogue_hopper, "sm_90a", M=M, N=N, K=K, tanh=tanh)
+    code = codegen.generate(hopper.fused_epilogue_hopper, "sm_90a", M=M, N=N, K=K, tanh=tanh)
     found = codegen.resources(code)
     assert found.spill_bytes == 0
     assert code.shared_bytes + found.static_shared_bytes <= SHARED_BYTES["sm_90a"]
     # The warp that copies and the warpgroups that compute meet at no barrier of the whole block,
-    # and the halves of a tile not in shared memory: else they wait for each other, or for ever.
+    # and the warpgroups' pieces of C not in shared memory: else they wait for each other, or for
+    # ever.
     begin = next(number for number, line in codegen.body(code) if "warpgroup_reg_dealloc" in line)
     behind = [line for number, line in codegen.body(code) if number > begin]
     assert not any("__syncthreads" in line for line in behind)
-    assert {line.strip() for line in behind if "sync_thread_partial" in line} == {
-        "tl::__sync_thread_partial(3, 128);", "tl::__sync_thread_partial(4, 128);"}
-    offsets = re.findall(r"(upper|lower)_shared = .*buf_dyn_shmem \+ (\d+)", code.source)
-    assert abs(int(offsets[0][1]) - int(offsets[1][1])) == 64 * 256 * 2
+    waits = {line.strip() for line in behind if "sync_thread_partial" in line}
+    starts = [int(at) for at in re.findall(r"C_shared\w* = .*buf_dyn_shmem \+ (\d+)", code.source)]
+    if M * N <= 132 * 128 * 128:  # a tile a block at most: one of the warpgroups has none
+        assert (len(starts), waits) == (1, {"tl::__sync_thread_partial(3, 128);"})
+    else:
+        assert waits == {f"tl::__sync_thread_partial({number}, 128);" for number in (3, 4)}
+        assert abs(starts[0] - starts[1]) == 2 * 128 * 32 * 2
 
 
 def takes(arch, shape, tanh, most_spilled=0):
@@ -335,7 +334,7 @@ def test_shapes_on_a_gpu(gpu, seed):
 @pytest.mark.gpu
 def test_hoppers_kernel_on_a_gpu(gpu):
     cases = [(shape, tanh) for shape in HOPPER_SHAPES for tanh in section.FORMS]
-    kernels = build(gpu, [hopper_job(gpu, *which) for which in cases])
+    kernels = build(gpu, [section.kernel_for(gpu, *which) for which in cases])
     for (shape, tanh), kernel in zip(cases, kernels, strict=True):
         for seed in (0, 1):
             tensors = section.inputs(Page(gpu), *shape, seed)
@@ -348,7 +347,7 @@ def test_hoppers_kernel_on_a_gpu(gpu):
 def test_forms_are_told_apart_at_full_size(gpu):
     shapes = section.COMPUTE_BOUND, section.BANDWIDTH_BOUND
     cases = [(shape, tanh) for shape in shapes for tanh in section.FORMS]
-    kernels = build(gpu, [hopper_job(gpu, *which) for which in cases])
+    kernels = build(gpu, [section.kernel_for(gpu, *which) for which in cases])
     for (shape, tanh), kernel in zip(cases, kernels, strict=True):
         tensors = section.inputs(Page(gpu), *shape)
         result = kernel(*tensors)
@@ -375,4 +374,4 @@ def test_speed_on_a_gpu(gpu):
     if gpu.mode == "gpu" and gpu.arch == "sm_90a":
         assert ratios["4096x4096x4096 float16 erf", section.THREE] >= 1.18
         cublaslt = "cuBLASLt (torch._addmm_activation)"
-        assert ratios["16384x1024x512 float16 tanh", cublaslt] >= 0.85
+        assert ratios["16384x1024x512 float16 tanh", cublaslt] >= 1.05

@@ -10,6 +10,7 @@ from sections.common.build import build
 from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device
 from sections.common.page import Page
 from sections.common.verify import compare
+from sections.hopper import softmax as hopper
 from tests.mutations import MUTATIONS, events, rehearsal_device, run_section
 
 LENGTHS = [1, 7, 1000, 1025, 4099, 16385, 32768, 131072]
@@ -81,7 +82,7 @@ def test_hopper_takes_rows_that_fill_an_sm():
         return section.kernel_for(device, N, section.schedule_for(device))
 
     assert chosen("sm_90a", 131072) == (
-        section.softmax_hopper, {"kept": 24, "held": 8, "threads": 512})
+        hopper.softmax_hopper, {"kept": 24, "held": 8, "threads": 512})
     assert chosen("sm_90a", 65536)[1] == {"kept": 16, "held": 0, "threads": 512}
     for arch, N, mode in (("sm_90a", 32768, "gpu"), ("sm_90a", 131080, "gpu"),
                           ("sm_90a", 1 << 18, "gpu"), ("sm_90a", 131072, "rehearsal"),
@@ -244,7 +245,7 @@ def test_nvcc_takes_the_kernels(arch, N):
 
 
 def test_hopper_is_told_of_all_tiles_at_once():
-    code = codegen.generate(section.softmax_hopper, "sm_90a", M=2048, N=131072, kept=24, held=8)
+    code = codegen.generate(hopper.softmax_hopper, "sm_90a", M=2048, N=131072, kept=24, held=8)
     marks = {mark.name: mark.line for mark in codegen.landmarks(code)}
     assert marks["TMA load"] < marks["vector load"] < marks["mbarrier wait"]
     assert codegen.count(code, "TMA load") == 1 and codegen.count(code, "AllReduce") == 2
@@ -280,7 +281,7 @@ def test_odd_rows_on_a_gpu(gpu, dtype):
 
 def hopper_jobs(device, M):
     """Hopper's kernel with all, some and none of a row in registers; elsewhere what is taken."""
-    own = [(section.softmax_hopper, {"M": M, "N": N, **chosen})
+    own = [(hopper.softmax_hopper, {"M": M, "N": N, **chosen})
            for N, chosen in ((4096, {"kept": 1, "held": 0}), (12288, {"kept": 1, "held": 2}),
                              (8192, {"kept": 4, "held": 4, "threads": 128}))]
     schedule = section.schedule_for(device)

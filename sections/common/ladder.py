@@ -3,7 +3,7 @@
 `selected` chooses the rows, `climb` builds, checks and times them, `show` prints them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sections.common.measure import Work
 from sections.common.page import Page, kilobytes
@@ -82,7 +82,8 @@ def selected(page: Page, ladder: list[Step], schedule: dict, own: list[Step] = (
     own       rows with kernels of their own; they come last, and not in quick mode
     """
     if page.quick:
-        ladder = [ladder[0], next(step for step in ladder if step.schedule == schedule)]
+        best = next(step for step in ladder if step.schedule == schedule)
+        ladder = [ladder[0], replace(best, change="the best row", why="all changes at once")]
         own = []
     yours = steps(("yours", page.schedule(schedule), "from the command line"))
     return [*ladder, *own, *(yours if page.overrides else [])]
@@ -148,9 +149,20 @@ def show(page: Page, rungs: list[Rung], against: str) -> None:
     else:
         cells, headers = _instructions, ["threads", "copies", "multiplies"]
     rows = [[number, rung.step.change, rung.code and kilobytes(rung.code.shared_bytes),
-             *cells(rung), rung.left_out or rung.step.why] for number, rung in enumerate(rungs, 1)]
+             *cells(rung), rung.left_out or rung.step.why + ("; here a loss" if lost else "")]
+            for number, (rung, lost) in enumerate(zip(rungs, losses(rungs), strict=True), 1)]
     page.table(["", "step", "shared", *headers, "why"], rows,
                right=("", "shared", "ms", "TFLOP/s", f"vs {against}", "threads"))
+
+
+def losses(rungs: list[Rung]) -> list[bool]:
+    """Of each row whether it stands clearly worse than the timed row above it."""
+    found, above = [], 0.0
+    for rung in rungs:
+        ratio = rung.measurement["ratio"] if rung.measurement else above
+        found.append(ratio < 0.98 * above)
+        above = ratio
+    return found
 
 
 def _figures(rung: Rung) -> list:

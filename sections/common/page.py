@@ -50,6 +50,7 @@ class Page:
         self.yours = None
         self.failures: list[str] = []
         self.lesson_text = ""
+        self.limit_text = ""
         self._ceilings = ceilings if ceilings is not None else {}
         self._passed: dict[int, object] = {}  # id of a kernel whose checks all held, and the kernel
         self._failed: set[int] = set()
@@ -85,6 +86,14 @@ class Page:
         self.lesson_text = " ".join(text.split())
         self._print(textwrap.fill(f"Lesson: {self.lesson_text}", WIDTH - 2, subsequent_indent="  "))
         self.emit({"event": "lesson", "text": self.lesson_text})
+
+    def limit(self, text: str) -> None:
+        """What these kernels wait for and what their code lacks to be faster, in a sentence or two.
+
+        It is the section's note in the results, so it has no number that changes from run to run.
+        """
+        self.limit_text = " ".join(text.split())
+        self._print(textwrap.fill(f"Limit: {self.limit_text}", WIDTH - 2, subsequent_indent="  "))
 
     def try_this(self, text: str) -> None:
         """One thing to try: which value, what to expect, the command."""

@@ -1,1 +1,1 @@
-"""Kernels for Hopper alone: the last step of gemm and of flash_attention."""
+"""Kernels for Hopper alone: the last step of gemm, fused_epilogue, softmax, flash_attention."""

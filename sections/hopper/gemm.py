@@ -5,6 +5,9 @@ import tilelang.language as T
 
 from sections.common.ladder import Step
 
+LACKS = """a tile of C goes to shared memory in pieces of 4 bytes, where stmatrix would move 16, and
+each SM fetches its own tile of B, where two in a cluster could share one."""
+
 
 @tilelang.jit
 def gemm_hopper(A, B, block_M: int = 128, block_N: int = 256, block_K: int = 64,
