@@ -289,7 +289,7 @@ def run(page):
     likely = ladder[-1] if page.device.is_gpu else Step("", schedule_of(page.device, causal), "")
     # All together, in parallel; below they are ready.
     page.build([*wanted, *jobs(page, flash_attention, ladder, causal.arguments)],
-               read=jobs(page, flash_attention, [likely], shown.arguments))
+               read=[] if page.quick else jobs(page, flash_attention, [likely], shown.arguments))
     kernels = dict(zip((*AWKWARD, *others), page.build(wanted), strict=True))
     for case in AWKWARD:
         check(page, case, kernels[case])
@@ -496,7 +496,7 @@ def explain(page, rung: Rung) -> None:
     its sum by shuffles; nothing else of the softmax crosses threads. Each thread rounds its own
     scores to float16 and hands them to the second multiplication in registers. Q, K and V come
     through shared memory.""")
-    resources = page.resources(code)
+    resources = None if page.quick else page.resources(code)
     if resources:
         page.say(f"nvcc reports {resources}.")
 
