@@ -290,12 +290,12 @@ def conclude(page, rungs, chosen, larger: dict | None) -> None:
                  for before, after in zip(timed, timed[1:], strict=False)]
         gain, change = max(gains, default=(1.0, ""))
         m = chosen.measurement
+        step = f"""The largest single step was "{change.lstrip('+ ')}", {gain:.2f}x faster than the
+        row above it.""" if len(timed) > 2 else ""
+        at_larger = f"""For {larger['case']} it reaches {larger['value']:.0f} TFLOP/s,
+        {larger['ratio']:.2f}x cuBLAS.""" if larger else ""
         page.lesson(f"""the best schedule for {name} here is {m['variant']}: {m['ms']:.3f} ms,
-        {m['value']:.0f} TFLOP/s, {m['ratio']:.2f}x cuBLAS for {m['case']}.""" + (f"""
-        For {larger['case']} it reaches {larger['value']:.0f} TFLOP/s, {larger['ratio']:.2f}x
-        cuBLAS.""" if larger else "") + f"""
-        The largest single step was "{change.lstrip('+ ')}", {gain:.2f}x faster than the row above
-        it.""")
+        {m['value']:.0f} TFLOP/s, {m['ratio']:.2f}x cuBLAS for {m['case']}. {at_larger} {step}""")
         page.limit("tensor cores, at the clock that power and heat allow; the library meets the "
                    "same. What the code lacks: " + (hopper.LACKS if chosen.step.kernel else
                    """a block that stores its tile fetches nothing meanwhile, and tensor cores wait

@@ -1,5 +1,7 @@
 """sections/gemm.py"""
 
+import re
+
 import pytest
 import torch
 
@@ -240,3 +242,16 @@ def test_the_same_bits_fifty_times(gpu, shape):
     for kernel in kernels:
         first = kernel(A, B)
         assert all(torch.equal(kernel(A, B), first) for _ in range(50))
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+def test_what_to_try_is_over_the_shared_memory(arch, capsys):
+    gemm.conclude(Page(Device("rehearsal", arch, SHARED_BYTES[arch])), [], None, None)
+    told = " ".join(capsys.readouterr().out.split())
+    most = int(re.search(r"num_stages=1, then 2 and (\d+):", told)[1]) - 1
+    best = preset(gemm.LADDERS, arch)[preset(gemm.BEST_STEP, arch)].schedule
+    needed = [codegen.generate(gemm.gemm, arch, **gemm.sizes(4096, 4096, 4096),
+                               **{**best, "num_stages": stages}).shared_bytes
+              for stages in (most, most + 1)]
+    assert needed[0] <= SHARED_BYTES[arch] < needed[1]
+    assert needed[1] == needed[0] // most * (most + 1)

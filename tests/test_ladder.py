@@ -2,7 +2,18 @@
 
 import pytest
 
-from sections.common.ladder import Problem, Step, best, climb, describe, selected, show, steps
+from sections.common.ladder import (
+    Problem,
+    Rung,
+    Step,
+    best,
+    climb,
+    describe,
+    losses,
+    selected,
+    show,
+    steps,
+)
 from sections.common.measure import Work
 from sections.common.page import Page
 from sections.gemm import gemm, inputs, reference, sizes
@@ -21,8 +32,8 @@ def test_steps_build_on_each_other():
 
 @pytest.mark.parametrize("quick, overrides, rows", [
     (False, {}, ["first", "+ 2 stages", "+ 3 stages", "+ 40 stages", "own"]),
-    (True, {}, ["first", "+ 3 stages"]),
-    (True, {"num_stages": 4}, ["first", "+ 3 stages", "yours"]),
+    (True, {}, ["first", "the best row"]),
+    (True, {"num_stages": 4}, ["first", "the best row", "yours"]),
     (False, {"num_stages": 4},
      ["first", "+ 2 stages", "+ 3 stages", "+ 40 stages", "own", "yours"]),
 ])
@@ -31,6 +42,7 @@ def test_selected(quick, overrides, rows):
     found = selected(page, LADDER, LADDER[2].schedule, [OWN])
     assert [step.change for step in found] == rows
     assert not overrides or found[-1].schedule == {**SCHEDULE, "num_stages": 4}
+    assert not quick or found[1].schedule == LADDER[2].schedule
 
 
 def test_a_row_that_cannot_run_is_read_and_says_so(rehearsal, capsys):
@@ -50,6 +62,13 @@ def test_a_row_that_cannot_run_is_read_and_says_so(rehearsal, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "1 first 8 KB 128 plain loads wgmma slow" in text
     assert "2 broken - - - - left out: a known fault" in text
+
+
+def test_a_row_that_lost_says_so():
+    """A row that was not timed is passed over; a difference that the clock makes is none."""
+    rungs = [Rung(step, measurement=ratio and {"ratio": ratio}) for step, ratio in zip(
+        [*LADDER, OWN], [0.5, 0.4, None, 0.395, 0.38], strict=True)]
+    assert losses(rungs) == [False, True, False, False, True]
 
 
 def test_describe_and_variant():

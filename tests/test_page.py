@@ -187,6 +187,13 @@ def test_prose_is_wrapped(page, capsys):
     assert "one two three one two" in lines[0]
 
 
+def test_a_limit_is_printed_and_kept(page, capsys):
+    page.limit("""memory,
+        and nothing else.""")
+    assert page.limit_text == "memory, and nothing else."
+    assert capsys.readouterr().out == "  Limit: memory, and nothing else.\n"
+
+
 def test_landmarks_name_shared_memory_only_where_there_is_some(page, capsys):
     source = 'extern "C" __global__ void f(float* A);\nextern "C" __global__ void f(float* A) {\n' \
              "  __syncthreads();\n}\n"

@@ -13,3 +13,4 @@ def run(page):
                "ratio": math.inf, "ratio_low": 0.99, "ratio_high": math.nan, "value": 680.0,
                "unit": "TFLOP/s", "of_ceiling": math.nan, "headline": True})
     page.lesson("numbers can be\n invented")
+    page.limit("imagination")
