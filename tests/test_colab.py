@@ -172,7 +172,7 @@ def refused(jobs) -> list[str]:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_its_cuda_takes_one_kernel_of_each_kind(jobs_on, gpu):
     """The largest of each kind, and of those the last, which is the best row of a ladder."""
-    compiled, _ = jobs_on(*GPUS[gpu], quick=True)
+    compiled, _ = jobs_on(*GPUS[gpu])
     chosen = {}
     for job in compiled:
         if job.kind not in chosen or job.volume >= chosen[job.kind].volume:
