@@ -31,10 +31,12 @@ def fused_epilogue_hopper(A, B, bias, block_M: int = 128, block_N: int = 128, bl
         empty = T.alloc_barrier([1] * num_stages)  # stage s has been multiplied
         turn = T.alloc_barrier([1] * 2)  # New: the tensor cores are yours
         thread = T.get_thread_binding()
-        tiles = T.ceildiv(rows * columns - block, blocks)  # of this block
         if thread < 32:  # one warp copies, as far ahead as stages are empty
             T.set_max_nreg(24, 0)
-            for tile in T.serial(tiles):
+            # How many tiles a block has differs by one. A loop of 0 or 1 turns, by T.serial, runs
+            # once in TileLang 0.1.15; here that would be to wait for ever.
+            tile = T.alloc_var(T.int32, init=0)
+            while tile * blocks + block < rows * columns:
                 by, bx = order.coord(tile * blocks + block)
                 m, n = by * block_M, bx * block_N
                 for k in T.serial(steps):
@@ -46,19 +48,20 @@ def fused_epilogue_hopper(A, B, bias, block_M: int = 128, block_N: int = 128, bl
                     T.tma_copy(B[k * block_K : (k + 1) * block_K, n : n + block_N],
                                B_shared[stage, :, :], barrier=full[stage])
                     T.mbarrier_arrive(full[stage])
+                tile += 1
         elif thread < 128:
             T.set_max_nreg(24, 0)
         elif thread < 256:  # New: this warpgroup computes tiles 0, 2, 4, ...
-            every_second_tile(0, A_shared, B_shared, bias, C, full, empty, turn, order, tiles,
-                              steps, block, blocks, tanh)
+            every_second_tile(0, A_shared, B_shared, bias, C, full, empty, turn, order,
+                              rows * columns, steps, block, blocks, tanh)
         else:  # and this one tiles 1, 3, 5, ...
-            every_second_tile(1, A_shared, B_shared, bias, C, full, empty, turn, order, tiles,
-                              steps, block, blocks, tanh)
+            every_second_tile(1, A_shared, B_shared, bias, C, full, empty, turn, order,
+                              rows * columns, steps, block, blocks, tanh)
     return C
 
 
 @T.macro
-def every_second_tile(which, A_shared, B_shared, bias, C, full, empty, turn, order, tiles, steps,
+def every_second_tile(which, A_shared, B_shared, bias, C, full, empty, turn, order, total, steps,
                       block, blocks, tanh):
     """What a warpgroup does: it multiplies in its turn, and finishes its tile in the other's."""
     num_stages, block_K, block_N = B_shared.shape
@@ -68,11 +71,11 @@ def every_second_tile(which, A_shared, B_shared, bias, C, full, empty, turn, ord
     bias_local = T.alloc_fragment((block_N,), C.dtype)
     leader = T.get_thread_binding() % 128 == 0
     T.set_max_nreg(240, 1)
-    for n in T.serial(T.ceildiv(tiles - which, 2)):
-        tile = 2 * n + which
+    tile = T.alloc_var(T.int32, init=which)
+    while tile * blocks + block < total:
         by, bx = order.coord(tile * blocks + block)
         T.clear(C_local)
-        T.mbarrier_wait_parity(turn[which], (n + 1 - which) % 2)  # the first turn is free
+        T.mbarrier_wait_parity(turn[which], (tile // 2 + 1 - which) % 2)  # the first turn is free
         for k in T.serial(steps):
             use = tile * steps + k
             stage = use % num_stages
@@ -98,6 +101,7 @@ def every_second_tile(which, A_shared, B_shared, bias, C, full, empty, turn, ord
             T.tma_copy(C_shared[i % 2, :, :],
                        C[by * block_M : (by + 1) * block_M,
                          bx * block_N + i * part : bx * block_N + (i + 1) * part])
+        tile += 2
     T.tma_store_wait(0)
 
 
