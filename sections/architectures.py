@@ -64,7 +64,8 @@ def run(page):
     gemm takes for it.""")
     paths = (paths_here if page.device.is_gpu else paths_rehearsed)(page)
     archs = [arch for arch in SHOWN if not page.quick or arch in (*FIRSTS, own)]
-    measured = [] if page.quick else [arch for arch in archs if arch in (*FIRSTS, own)]
+    measured = [arch for arch in archs if arch == own or (arch in FIRSTS and not page.quick)]
+    measured = [] if page.spare else measured
     shown = {arch: {**sizes(*shape_read(page)), **best_schedule(arch)} for arch in archs}
     kernels = page.build(
         [(with_settings(settings), {**sizes(*shape), **schedule}, device)
@@ -103,9 +104,11 @@ def side_by_side(page, codes: dict, registers: dict) -> None:
     page.say("""From sm_90a on a block has 128 threads more, which only order copies. wgmma is
     sm_90a's alone: newer chips run mma.sync here, and sm_100a's own tensor-core instructions want
     the sum in its tensor memory (T.alloc_tmem), which is another kernel.""")
-    page.say("In quick mode not all six are shown, and nvcc is not asked for registers."
-             if page.quick else "Registers are per thread, from nvcc, for the first GPUs with each "
-             "way to copy or multiply.")
+    page.say(f"Left out in quick mode with {cores()} cores: registers, and some of the six."
+             if page.spare else "Registers are per thread, from nvcc; in quick mode for this "
+             "architecture alone, and not all six are shown." if page.quick else
+             "Registers are per thread, from nvcc, for the first GPUs with each way to copy or "
+             "multiply.")
 
 
 def first_of(meanings: dict[str, str], marks: set[str]) -> str:
@@ -235,9 +238,9 @@ def timed_table(page, rows: list[tuple]) -> None:
     else:
         which = f"""With {cores()} cores fewer rows are compiled, and some have several kinds of new
         instructions at once."""
-    page.say(f"""Now on this {page.device.gpu}, with one schedule, {describe(SAME)}. Older code runs
-    here from a fat binary: PTX for the older architecture, machine code for this chip. These are no
-    times of older GPUs: the chip is the same in each row, only the instructions differ. {which}""")
+    page.say(f"""Now on this {page.device.gpu}, with one schedule, {describe(SAME)}. nvcc makes
+    PTX for the older architecture, and from that machine code for this chip. These are no times of
+    older GPUs: the chip is the same in each row, only the instructions differ. {which}""")
     page.table(
         ["code for", "new", "ms", "TFLOP/s", "vs cuBLAS", "gain"],
         [[arch, new, f"{m['ms']:.3f}", f"{m['value']:.0f}", f"{m['ratio']:.2f}x",

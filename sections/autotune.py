@@ -151,7 +151,7 @@ def budget(page) -> int:
     if not page.device.is_gpu:
         return REHEARSED
     few = cores() <= FEW_CORES
-    return (3 if few else 4) if page.quick else (8 if few else 12)
+    return (2 if few else 4) if page.quick else (8 if few else 12)
 
 
 def keep_what_fits(page, candidates: list[Candidate], most: int) -> None:

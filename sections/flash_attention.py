@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from sections.common.build import cores
 from sections.common.device import capability
 from sections.common.ladder import Problem, Rung, Step, best, climb, jobs, selected, show, steps
 from sections.common.measure import Work, time_ms
@@ -289,7 +290,7 @@ def run(page):
     likely = ladder[-1] if page.device.is_gpu else Step("", schedule_of(page.device, causal), "")
     # All together, in parallel; below they are ready.
     page.build([*wanted, *jobs(page, flash_attention, ladder, causal.arguments)],
-               read=[] if page.quick else jobs(page, flash_attention, [likely], shown.arguments))
+               read=[] if page.spare else jobs(page, flash_attention, [likely], shown.arguments))
     kernels = dict(zip((*AWKWARD, *others), page.build(wanted), strict=True))
     for case in AWKWARD:
         check(page, case, kernels[case])
@@ -496,9 +497,11 @@ def explain(page, rung: Rung) -> None:
     its sum by shuffles; nothing else of the softmax crosses threads. Each thread rounds its own
     scores to float16 and hands them to the second multiplication in registers. Q, K and V come
     through shared memory.""")
-    resources = None if page.quick else page.resources(code)
+    resources = None if page.spare else page.resources(code)
     if resources:
         page.say(f"nvcc reports {resources}.")
+    elif page.spare:
+        page.say(f"Left out in quick mode with {cores()} cores: what nvcc says of registers.")
 
 
 def conclude(page, rows: list[dict], memory: str) -> None:

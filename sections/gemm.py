@@ -13,6 +13,7 @@ import tilelang
 import tilelang.language as T
 import torch
 
+from sections.common.build import cores
 from sections.common.device import capability
 from sections.common.ladder import Problem, best, climb, jobs, selected, show, steps
 from sections.common.measure import Work
@@ -182,13 +183,14 @@ def run(page):
     ladder = choose_ladder(page)
     schedule = page.schedule(best_schedule(page.device))
     taken = next(step for step in reversed(ladder) if step.kernel or step.schedule == schedule)
-    awkward = [{**sizes(*shape), **fitted(schedule, *shape[1:])} for shape in AWKWARD]
+    awkward = [{**sizes(*shape), **fitted(schedule, *shape[1:])}
+               for shape in AWKWARD[: 1 if page.spare else None]]
     larger = jobs(page, gemm, [taken], sizes(*(2 * side for side in size)))
     # All together, in parallel; below they are ready.
     read = jobs(page, gemm, [taken], sizes(*size)) if gpu else [
         (gemm, {**sizes(SHOWN, SHOWN, SHOWN), **schedule})]
     page.build([*jobs(page, gemm, ladder, sizes(*size)), *((gemm, job) for job in awkward),
-                *(larger if goes_larger(page) else [])], read=[] if page.quick else read)
+                *(larger if goes_larger(page) else [])], read=[] if page.spare else read)
 
     check_awkward(page, awkward)
     rungs = climb(page, gemm, ladder, problem(page, *size))
@@ -219,7 +221,7 @@ def run(page):
     explained = chosen or next(rung for rung in rungs if rung.step.schedule == schedule)
     page.say(f"What became of the loop, with {explained.step.variant}:")
     page.landmarks(explained.code)
-    resources = None if page.quick else page.resources(explained.code)
+    resources = None if page.spare else page.resources(explained.code)
     if resources:
         page.say(f"nvcc reports {resources}.")
     larger = None
@@ -275,10 +277,13 @@ def choose_ladder(page) -> list:
 
 def check_awkward(page, jobs: list[dict]) -> None:
     """Check shapes that no tile divides."""
-    kernels = page.build((gemm, job) for job in jobs)
-    for shape, kernel in zip(AWKWARD, kernels, strict=True):
+    for job, kernel in zip(jobs, page.build((gemm, job) for job in jobs), strict=True):
+        shape = job["M"], job["N"], job["K"]
         A, B = inputs(page, *shape)
         page.check(case(*shape), kernel, (A, B), reference(A, B), reduction=shape[2])
+    if page.spare:
+        page.say(f"""Left out in quick mode with {cores()} cores: other shapes that no tile divides,
+        and what nvcc says of registers.""")
 
 
 def conclude(page, rungs, chosen, larger: dict | None) -> None:

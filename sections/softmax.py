@@ -14,6 +14,7 @@ import tilelang
 import tilelang.language as T
 import torch
 
+from sections.common.build import cores
 from sections.common.measure import Work
 from sections.common.page import kilobytes
 
@@ -236,7 +237,7 @@ def run(page):
     wanted = [(kernel, {"M": M, "N": N, **chosen}) for M, N in shapes
               for kernel, chosen in [kernel_for(page.device, N, schedule)]]
     wanted += [job(12, N, schedule) for N in odd]
-    climbs = page.device.is_gpu and not page.quick
+    climbs = page.device.is_gpu and not page.spare
     if climbs:
         wanted += [job(*shapes[-1], {**schedule, "kept": 0}), job(*shapes[-1], schedule)]
     kernels = page.build(wanted, torch_compile=True)
@@ -251,6 +252,8 @@ def run(page):
     rows = []
     if climbs:
         step_by_step(page, shapes[-1], [*kernels[-2:], even[-1]])
+    elif page.spare:
+        page.say(f"Left out in quick mode with {cores()} cores: a long row, step by step.")
     if page.device.is_gpu:
         for shape, kernel, passed in zip(shapes, even, good, strict=True):
             rows += timed(page, shape, kernel) if passed else []

@@ -21,7 +21,10 @@ PRODUCTS = [(2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (16384, 
 ATTENTIONS = [Case(batch, 16, length, size, causal)
               for batch, length in ((16, 1024), (4, 4096), (1, 16384))
               for size in (128, 64) for causal in (False, True)]
-SLOWER: dict[str, str] = {}  # case: why it is under the floor
+SLOWER = {  # case: why it may be under the floor
+    "3000x5000x1000 float16": "480 tiles on 132 SMs, the last round leaves 48 without work, and 16 "
+                              "steps of K are few to hide it behind; cuBLAS takes other tiles",
+}
 
 
 @pytest.fixture(scope="module")

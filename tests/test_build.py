@@ -92,7 +92,7 @@ def test_on_a_gpu_the_code_comes_from_the_compile(monkeypatch):
     assert [code.arch for code in codes] == ["sm_90a", "sm_75"]
     assert [kernel.code.source == kernel.function.get_kernel_source()
             for kernel in hopper + turing] == [True, True]
-    # The fat binary of "arch" mode holds the very code that is generated for that architecture.
+    # What "arch" mode compiles is the very code that is generated for that architecture.
     codegen._memory.clear()
     monkeypatch.setenv("TILELANG_DISABLE_CACHE", "1")
     assert codegen.generate(softmax, "sm_75", M=64, N=1024) == codes[1]

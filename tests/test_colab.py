@@ -200,8 +200,8 @@ def test_its_cuda_says_what_it_does_not_take():
 
 
 @pytest.mark.parametrize("gpu, arch, quick, most", [
-    (GPUS["T4"], None, False, 46), (GPUS["T4"], None, True, 32),  # about 45, 8 of them to tune
-    (((9, 0), 227, 140.0, 2), "sm_75", False, 48), (((9, 0), 227, 140.0, 2), "sm_75", True, 32),
+    (GPUS["T4"], None, False, 46), (GPUS["T4"], None, True, 24),  # about 45, 8 of them to tune
+    (((9, 0), 227, 140.0, 2), "sm_75", False, 48), (((9, 0), 227, 140.0, 2), "sm_75", True, 24),
     (GPUS["L4"], None, False, 60), (GPUS["A100"], None, False, 60),
 ], ids=["T4", "T4 quick", "its code on an H200", "its code on an H200, quick", "L4", "A100"])
 def test_cores_are_not_kept_busy_for_too_long(jobs_on, gpu, arch, quick, most):

@@ -64,7 +64,7 @@ def test_an_older_code_path_on_a_newer_gpu(gpu_of):
     gpu_of("NVIDIA H200", 9, 0, 227)
     device = select("auto", "sm_75")
     assert (device.mode, device.arch, device.gpu_arch) == ("arch", "sm_75", "sm_90a")
-    assert device.target == {"kind": "cuda", "arch": "sm_75", "code": ["sm_75", "sm_90"]}
+    assert device.target == {"kind": "cuda", "arch": "sm_75", "code": ["sm_90"]}
     assert device.shared_bytes == 64 * 1024, "the older architecture's limit holds"
     assert select("auto", "sm_90a").mode == "gpu"
 

@@ -156,7 +156,7 @@ def test_with_the_files_beside_it(tmp_path):
     assert (folder / "results.json").is_file()
     table = printed(book, "table").splitlines()
     assert table[0].split() == ["section", "case", "rel_error", "bound", "passed"]
-    assert table[1].split()[:2] == ["vector_add", "65536"] and len(table) == 4
+    assert table[1].split()[:2] == ["vector_add", "65536"] and len(table) == 5
     assert "kernels is left out: nothing was timed in this run" in printed(book, "pictures")
     assert printed(book, "exercise").startswith("vector_add\n  add_tail ")
     assert "it owns the 256 elements" in printed(book, "alone")

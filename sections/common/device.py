@@ -102,13 +102,12 @@ class Device:
     def target(self) -> str | dict:
         """TileLang's compilation target for kernels that run here.
 
-        A fat binary carries PTX for the older architecture and machine code for this GPU.
+        For another architecture nvcc makes that one's PTX, and of it this GPU's machine code.
         """
         if self.mode == "rehearsal":
             return "c"
         if self.mode == "arch":
-            own = self.gpu_arch.rstrip("a")
-            return {"kind": "cuda", "arch": self.arch, "code": [self.arch, own]}
+            return {"kind": "cuda", "arch": self.arch, "code": [self.gpu_arch.rstrip("a")]}
         return {"kind": "cuda", "arch": self.arch}
 
     def preset(self, table: dict):

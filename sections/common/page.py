@@ -56,6 +56,13 @@ class Page:
         self._failed: set[int] = set()
         self._unprinted: list[dict] = []
 
+    @property
+    def spare(self) -> bool:
+        """Whether to compile as little as can be: quick mode on a GPU beside few cores."""
+        from sections.common.build import FEW_CORES, cores
+
+        return self.quick and self.device.is_gpu and cores() <= FEW_CORES
+
     # Prose and source
 
     def say(self, text: str) -> None:
