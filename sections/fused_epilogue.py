@@ -210,7 +210,8 @@ def run(page):
     kernels = dict(zip([*awkward, *cases], built, strict=False))
     good = [which for which in kernels if check(page, *which, kernels[which])]
     if page.spare:
-        page.say(f"Left out in quick mode with {cores()} cores: a square shape, a single element.")
+        page.say(f"Left out in quick mode with {cores()} cores: a square shape, a single element, "
+                 "the first step.")
     for tanh in FORMS:
         tell_apart(page, shapes[0], tanh, kernels[shapes[0], tanh])
     explain(page, schedule)

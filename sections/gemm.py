@@ -194,13 +194,13 @@ def run(page):
 
     check_awkward(page, awkward)
     rungs = climb(page, gemm, ladder, problem(page, *size))
-    page.say(("The first and the best row of a ladder" if page.quick else """A ladder of schedules,
-    one change a row""") + """. Shared memory holds num_stages tiles of A and of B, (block_M +
-    block_N) x block_K x 2 bytes a stage (row 1 has 0 stages: one tile, and no pipeline); a tile of
-    C that is stored through it takes their place. The figures are the compiler's. Words: a warp is
-    32 threads, a warpgroup 4 warps; TMA is the copy engine that Hopper and newer GPUs have; mma and
-    wgmma are tensor-core instructions of a warp and of a warpgroup; an SM is one of the GPU's
-    processors.""")
+    rows = ("The best row of a ladder" if page.spare else "The first and the best row of a ladder"
+            if page.quick else "A ladder of schedules, one change a row")
+    page.say(f"""{rows}. Shared memory holds num_stages tiles of A and of B, (block_M + block_N) x
+    block_K x 2 bytes a stage (with 0 stages one tile, and no pipeline); a tile of C that is stored
+    through it takes their place. The figures are the compiler's. Words: a warp is 32 threads, a
+    warpgroup 4 warps; TMA is the copy engine that Hopper and newer GPUs have; mma and wgmma are
+    tensor-core instructions of a warp and of a warpgroup; an SM is one of the GPU's processors.""")
     if gpu:
         page.say("""FLOPs: one multiplication and one addition for each of M x N x K products. Every
         row was checked before it was timed, in turn with cuBLAS. The chip's clock falls as it gets
@@ -283,7 +283,7 @@ def check_awkward(page, jobs: list[dict]) -> None:
         page.check(case(*shape), kernel, (A, B), reference(A, B), reduction=shape[2])
     if page.spare:
         page.say(f"""Left out in quick mode with {cores()} cores: other shapes that no tile divides,
-        and what nvcc says of registers.""")
+        the ladder's first row, and what nvcc says of registers.""")
 
 
 def conclude(page, rungs, chosen, larger: dict | None) -> None:

@@ -175,3 +175,16 @@ def test_no_jobs():
 def test_no_more_threads_than_cores(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 7}, raising=False)
     assert building.cores() == 3
+
+
+def test_host_code_is_compiled_once_a_kernel(monkeypatch):
+    """What TileLang has compiled for its disk cache is loaded; there is nothing left to do."""
+    from tvm.contrib import cc
+
+    compiled, real = [], cc.create_shared
+    monkeypatch.setattr(cc, "create_shared", lambda output, *rest, **options: (
+        compiled.append(output), real(output, *rest, **options)))
+    (kernel,) = build(HOPPER, [(add, {"N": 4242})])
+    assert [os.path.basename(path).split(".")[-1] for path in compiled] == ["so"]
+    assert kernel.function.adapter.get_exportable_executable().jit() is not None
+    assert len(compiled) == 1

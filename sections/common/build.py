@@ -1,6 +1,7 @@
 """Kernels compiled for the device at hand, a section's together and in parallel."""
 
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -140,8 +141,7 @@ def _compile(program: codegen.Program, device: Device) -> tuple[Callable, float]
         )
         if kernel.artifact is not None:  # None where it came from TileLang's disk cache
             codegen.remember(program, device.arch, kernel.artifact)
-            # Its host code is compiled here, in parallel; TileLang leaves that to the first call.
-            kernel.adapter.get_exportable_executable().jit()
+            load_host_code(kernel)
     else:
         kernel = tilelang.compile(
             program.tir, target=device.target,
@@ -149,6 +149,19 @@ def _compile(program: codegen.Program, device: Device) -> tuple[Callable, float]
             compile_flags=rehearsal.COMPILE_FLAGS,
         )
     return kernel, time.perf_counter() - start
+
+
+def load_host_code(kernel) -> None:
+    """Load a fresh JITKernel's host code here, in parallel; TileLang does it at the first call.
+
+    It would compile it for that once more; what its disk cache got is the same.
+    """
+    saved = os.path.join(getattr(kernel, "_tilelang_cache_path", ""), "executable.so")
+    executable = kernel.adapter.get_exportable_executable()
+    if os.path.isfile(saved):
+        executable.jit(fcompile=lambda target, files, **options: shutil.copyfile(saved, target))
+    else:
+        executable.jit()
 
 
 def cores() -> int:
