@@ -188,3 +188,11 @@ def test_host_code_is_compiled_once_a_kernel(monkeypatch):
     assert [os.path.basename(path).split(".")[-1] for path in compiled] == ["so"]
     assert kernel.function.adapter.get_exportable_executable().jit() is not None
     assert len(compiled) == 1
+
+
+def test_a_rehearsal_leaves_no_files_behind(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (kernel,) = build(REHEARSAL, [(add, {"N": 77})])
+    assert list(tmp_path.iterdir()) == []
+    x = torch.ones(77)
+    assert torch.equal(kernel(x, x), 2 * x)

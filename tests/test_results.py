@@ -5,12 +5,14 @@ import math
 import os
 import subprocess
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from sections.runner import results
+from sections.runner import conduct, results
 from sections.runner.tour import Record, Row
 from tests.command import PATIENCE, Home
+from tests.made_facts import facts
 
 TOP = {"schema", "mode", "exit_code", "seconds", "compile_seconds", "environment", "ceilings",
        "sections"}
@@ -186,3 +188,14 @@ def test_a_file_that_cannot_be_written_in_the_end_is_told(home):
     done = home.run("--only", "passes", "--results", "/dev/full")
     assert "--results /dev/full could not be written: " in done.stdout
     assert done.stdout.rstrip().splitlines()[-1].startswith("1 passed, 0 failed")
+
+
+def test_a_terminal_that_is_gone_does_not_cost_them(tmp_path):
+    def line(text: str = "") -> None:
+        raise BrokenPipeError
+
+    wanted = tmp_path / "results.json"
+    with pytest.raises(BrokenPipeError):
+        conduct.end(Record([Row("gemm")]), facts(), SimpleNamespace(results=str(wanted)),
+                    SimpleNamespace(line=line), "")
+    assert json.loads(wanted.read_text())["sections"][0]["name"] == "gemm"

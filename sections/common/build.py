@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -148,6 +149,7 @@ def _compile(program: codegen.Program, device: Device) -> tuple[Callable, float]
             pass_configs={**program.pass_configs, **rehearsal.PASS_CONFIGS},
             compile_flags=rehearsal.COMPILE_FLAGS,
         )
+        tidy_up(kernel)
     return kernel, time.perf_counter() - start
 
 
@@ -162,6 +164,16 @@ def load_host_code(kernel) -> None:
         executable.jit(fcompile=lambda target, files, **options: shutil.copyfile(saved, target))
     else:
         executable.jit()
+
+
+def tidy_up(kernel) -> None:
+    """Remove the source and the library of a JITKernel in C that TileLang leaves in the folder for
+    temporary files; the library is loaded, and its disk cache has a copy."""
+    generator = kernel.adapter.lib_generator
+    for path in filter(None, (generator.srcpath, generator.libpath)):
+        if os.path.dirname(path) == tempfile.gettempdir():
+            with suppress(OSError):
+                os.remove(path)
 
 
 def cores() -> int:

@@ -110,26 +110,29 @@ def heading(probe: Probe, facts: dict, what: str) -> str:
 
 
 def end(record: Record, facts: dict, options: Options, screen: Screen, reference: str) -> bool:
-    """Print the summary and the reference, write results and pictures, print the verdict last.
+    """Write the results; print the summary and the reference, draw pictures, the verdict last.
 
+    Results are written before anything is printed: a terminal that is gone cannot lose them.
     Returns whether the files that were asked for could be written.
     """
     probe = record.probe or Probe()
+    found = results.as_dict(record, environment(probe, facts))
+    written, told = True, ""
+    if options.results:
+        try:
+            results.write(options.results, found)
+            told = f"results: {options.results}"
+        except OSError as error:
+            told = f"--results {options.results} could not be written: {error}"
+            written = False
     screen.line()
     screen.line(summary.table(record, timed=probe.fact("device", "mode") in ("gpu", "arch")))
     for line in summary.notes(record):
         screen.line(line)
     if reference:
         screen.line(f"\n{reference}\n")
-    found = results.as_dict(record, environment(probe, facts))
-    written = True
-    if options.results:
-        try:
-            results.write(options.results, found)
-            screen.line(f"results: {options.results}")
-        except OSError as error:
-            screen.line(f"--results {options.results} could not be written: {error}")
-            written = False
+    if told:
+        screen.line(told)
     written = look(found, options, screen) and written
     screen.line(summary.verdict(record))
     return written
