@@ -81,7 +81,7 @@ def run(page):
     rows = try_paths(page, paths, kernels, shape)
     conclude(page, rows)
     page.try_this("""python -m sections.gemm --device cpu --arch sm_80, then sm_75: the same ladder,
-    with the landmarks of an A100 and of a T4.""")
+    with the landmarks of an A100 and of a T4; on the CPU nothing is timed.""")
 
 
 # Without a GPU
@@ -101,9 +101,9 @@ def side_by_side(page, codes: dict, registers: dict) -> None:
         ])
     page.table(["arch", "GPUs", "copies by", "waits at", "multiplies", "threads", "shared",
                 "registers"], rows, right=("threads", "shared", "registers"))
-    page.say("""From sm_90a on a block has 128 threads more, which only order copies. wgmma is
-    sm_90a's alone: newer chips run mma.sync here, and sm_100a's own tensor-core instructions want
-    the sum in its tensor memory (T.alloc_tmem), which is another kernel.""")
+    page.say("""From sm_90a on a block has 128 threads more, one of which orders the copies. wgmma
+    is sm_90a's alone: newer chips run mma.sync here, and sm_100a's own tensor-core instructions
+    want the sum in its tensor memory (T.alloc_tmem), which is another kernel.""")
     page.say(f"Left out in quick mode with {cores()} cores: registers, and some of the six."
              if page.spare else "Registers are per thread, from nvcc; in quick mode for this "
              "architecture alone, and not all six are shown." if page.quick else
@@ -240,7 +240,8 @@ def timed_table(page, rows: list[tuple]) -> None:
         instructions at once."""
     page.say(f"""Now on this {page.device.gpu}, with one schedule, {describe(SAME)}. nvcc makes
     PTX for the older architecture, and from that machine code for this chip. These are no times of
-    older GPUs: the chip is the same in each row, only the instructions differ. {which}""")
+    older GPUs: the chip is the same in each row, only the instructions differ. {which} Gain: the
+    ratio to cuBLAS over that of the row above, since the clock drifts.""")
     page.table(
         ["code for", "new", "ms", "TFLOP/s", "vs cuBLAS", "gain"],
         [[arch, new, f"{m['ms']:.3f}", f"{m['value']:.0f}", f"{m['ratio']:.2f}x",
@@ -270,7 +271,7 @@ def conclude(page, rows: list[tuple]) -> None:
     with {rows[0][0]} code to {last['value']:.0f}, {last['ratio']:.2f}x cuBLAS. What each step
     brought: {", ".join(f"{new} {gain:.2f}x" for new, gain in steps)}.""" + (f""" In so small a tile
     {" and ".join(lost)} cost more than it saved.""" if lost else "") + ("""
-    A block with TMA has 128 threads more, which only copy; with the registers of all 256 one block
+    A block with TMA has 128 threads more, for the copies; with the registers of all 256 one block
     fits an SM where there were two.""" if "TMA" in lost and rows[-1][0] == "sm_90a" else ""))
     page.limit("""instructions alone are not the schedule. The last row changes the tile as well,
     and older code was not tried with that one.""")

@@ -138,9 +138,9 @@ def run(page):
     page.text(f"  @tilelang.autotune(configs=[{survivors[0].config},\n"
               f"                              ...])  # above @tilelang.jit\n"
               f"  C = gemm(A, B)  # the first call for a size searches")
-    page.say(f"""On the {len(survivors)} survivors it chose {describe(config)} in {seconds:.1f} s;
-    the tour had compiled them all. Asked again by a process that has forgotten it, its disk cache
-    answers in {again:.2f} s.""")
+    page.say(f"""On the {len(survivors)} that ran it chose {describe(config)} in
+    {seconds:.1f} s; the tour had compiled them all. Asked again by a process that has forgotten it,
+    its disk cache answers in {again:.2f} s.""")
     page.check(f"{gemm.case(size, size, size)} tuned", winner, (A, B), gemm.reference(A, B),
                reduction=size)
     conclude(page, survivors, winner, config, (A, B), size)
@@ -231,8 +231,9 @@ def table(page, candidates: list[Candidate]) -> None:
     page.table(["configuration", "estimate", "compiler", *figures, ""], rows,
                right=("estimate", "compiler", *figures))
     if timed:
-        page.say("""Sorted by the ratio, since the clock drifts from row to row. The same kernel
-        timed twice can differ by 3 per cent: rows so close to each other are equals.""")
+        page.say("""Sorted by the ratio, of pairs timed in turn, since the clock drifts from row to
+        row. The same kernel's ratio can differ by 3 per cent when it is timed again: rows so close
+        to each other are equals.""")
 
 
 def tune(page, configs: list[dict], arguments: dict):
@@ -293,8 +294,8 @@ def conclude(page, survivors, winner, config, tensors, size: int) -> None:
         the {len(survivors)} timed stands at {worst:.2f}x.""")
         page.limit("""a search knows only what is listed, and the kernel it is given; it cannot tell
         apart what differs by less than the clock drifts.""")
-    page.try_this("""add a tile to SPACE in sections/autotune.py, then
-    python -m sections.autotune: does it fit, and does it win?""")
+    page.try_this("""add a tile to SPACE in sections/autotune.py, as the first one, so that it is
+    among those tried; then python -m sections.autotune: does it fit, and does it win?""")
 
 
 if __name__ == "__main__":

@@ -155,8 +155,9 @@ def run(page):
     where blockIdx.y belongs. {" ".join(facts)}""")
     if page.device.is_gpu:
         page.limit(f"""this kernel is small to be read, and slow. A tile of {schedule["block_M"]} x
-        {schedule["block_N"]} uses what it fetches for few multiplications; gemm's best schedules
-        use it for two to four times as many.""")
+        {schedule["block_N"]} uses what it fetches for few multiplications (gemm's best schedules
+        for two to four times as many), {schedule["num_stages"]} stages of {schedule["block_K"]}
+        fetch little ahead, and each step waits for its own multiplication.""")
     page.try_this("""python -m sections.debugging num_stages=0: without a pipeline nothing is
     fetched ahead; look for the landmarks that are gone, and for what waits now.""")
 
@@ -283,8 +284,8 @@ def read(page, code) -> str:
         rows.append([purpose, name and f"line {marks[name]}: {name}", counted(in_ptx, ptx),
                      counted(in_sass, sass) if sass else None])
     page.say("""One level down: nvcc turns the CUDA into PTX, ptxas turns that into SASS, which is
-    what runs (kernel.show_ptx(), kernel.show_sass()). How often each stands there; loops may have
-    been unrolled:""")
+    what runs (kernel.show_ptx(), kernel.show_sass()). The line is that of the first; how often
+    each stands there counts unrolled loops:""")
     page.table(["purpose", "CUDA", "PTX", "SASS"], rows)
     if "wgmma" in marks:
         page.say("wgmma reads shared memory by itself, so no matrix is loaded into registers.")
@@ -467,9 +468,9 @@ def two_timers(page, kernels: list) -> str:
     slow (a mean feels it, a median does not), and by the inputs: other numbers take other power,
     and so another clock.""")
     page.table(["timer", "what it gives", *sizes], rows, right=tuple(sizes))
-    page.say("""Which to believe? For a kernel of 0.01 ms or more all of them, as far as they agree.
-    For a shorter one those that replay a CUDA graph, since a launch costs as much as the kernel:
-    the tour's timer does so there.""")
+    page.say("""Which to believe? For a kernel of 0.01 ms or more any of them, as long as kernels
+    are compared by the same one. For a shorter one those that replay a CUDA graph, since a launch
+    costs as much as the kernel: the tour's timer does so there.""")
     return f"""The profiler's mean for it is {rows[0][2]} ms, the tour's timer says {rows[3][2]}.
     For {ours["case"]} it reaches {ours["ratio"]:.2f}x cuBLAS."""
 

@@ -301,8 +301,6 @@ def run(page):
         introduce_hopper(page)
 
     rows = [best(rungs).measurement] if best(rungs) else []
-    if rows and not others:
-        page.headline(rows[0])
     for case in others:
         rows += measured(page, case, kernels[case])
     show_rows(page, rows)
@@ -320,7 +318,7 @@ def cases(page) -> list[Case]:
     small = page.quick or page.device.memory_bytes < 32e9
     shape = (2, 8, 2048) if small else (SHOWN.batch, SHOWN.heads, SHOWN.queries)
     found = [Case(*shape, size, causal) for size in (128, 64) for causal in (True, False)]
-    return found[: 1 if page.spare else 2] if page.quick else found
+    return found[:2] if page.quick else found
 
 
 def choose_ladder(page) -> list:
@@ -398,11 +396,10 @@ def fastest_sdpa(page, tensors, case: Case) -> tuple:
 
 def introduce(page, case: Case, shown: Case) -> None:
     """What the ladder's table shows."""
-    steps_shown = ("its last row" if page.spare else "its first and its last row" if page.quick
-                   else "one change a row")
+    steps_shown = "its first and its last row" if page.quick else "one idea a row"
     page.say(f"""A ladder of schedules for {shown.name} (batch x heads x length x head size),
     {steps_shown}. Shared memory holds block_M rows of Q, and for each stage block_N rows of K and
-    of V.""")
+    of V. The clock drifts from row to row: compare them by their ratio.""")
     if not page.device.is_gpu:
         page.say(f"""Every row of flash_attention ran here, on the CPU, for {case.name}, and was
         checked. What is shown is generated for {page.device.arch}.""")
@@ -415,11 +412,12 @@ def introduce_hopper(page) -> None:
     last weights and V; while the second runs, the next weights are computed. A block computes one
     tile of O after another, and what it copies first and stores last hides behind its neighbours.
     Causal tiles differ in length: they are dealt out longest first, there and back like cards, and
-    `together` heads at a time, a number chosen so that all blocks get the same work. And keys are
-    walked from the last to the first, so that the tile on the diagonal, the one to mask, stands
-    before the loop. Barriers are those of the gemm section. It calls online_softmax (what stands
-    between the two products above), hide (the mask), walk (how many tiles of keys), dealt (the next
-    tile of O) and release (an arrival), all below it in its file.""")
+    `together` heads at a time, a number chosen so that blocks get nearly the same work. O has a
+    place of its own in shared memory. And keys are walked from the last to the first, so that the
+    tile on the diagonal, the one to mask, stands before the loop. Barriers are those of the gemm
+    section. It calls online_softmax (what stands between the two products above, in registers),
+    hide (the mask), walk (how many tiles of keys), dealt (the next tile of O) and release (an
+    arrival), all below it in its file.""")
     page.show(hopper.attention_hopper)
     page.say("What it costs: nobody checks these barriers.")
 
@@ -504,8 +502,7 @@ def explain(page, rung: Rung) -> None:
     if resources:
         page.say(f"nvcc reports {resources}.")
     elif page.spare:
-        page.say(f"""Left out in quick mode with {cores()} cores: attention without a mask, the
-        ladder's first row, and what nvcc says of registers.""")
+        page.say(f"Left out in quick mode with {cores()} cores: what nvcc says of registers.")
 
 
 def conclude(page, rows: list[dict], memory: str) -> None:
@@ -525,8 +522,9 @@ def conclude(page, rows: list[dict], memory: str) -> None:
     else:
         page.lesson(f"""a tile of scores at a time is used up in registers, and a running maximum
         and sum make the result exact: for {SHOWN.name} {memory}. {why}""")
-    page.try_this("""python -m sections.flash_attention block_N=32: fewer keys a step, so more
-    maxima, sums and rescalings of O for the same two products. Expect it to be slower.""")
+    page.try_this("""python -m sections.flash_attention block_N=32: the ladder gets a row "yours",
+    flash_attention with fewer keys a step, so with more maxima, sums and rescalings of O for the
+    same two products. Expect it to be slower than the last row of flash_attention.""")
 
 
 if __name__ == "__main__":

@@ -140,23 +140,20 @@ def job(shape: tuple, tanh: bool, schedule: dict) -> tuple:
     return fused_epilogue, arguments
 
 
-def hopper_step(device, shape: tuple, tanh: bool) -> Step | None:
-    """Hopper's own kernel with its schedule; None where it cannot be had or is not the faster one:
-    with erf and a large K, whose smaller tiles cost more than GELU takes."""
+def hopper_step(device, shape: tuple) -> Step | None:
+    """Hopper's own kernel with its schedule, None where it cannot be had."""
     from sections.hopper import epilogue  # which takes gelu from here
 
     _, N, K = shape
-    if epilogue.takes(device, N, K) and (tanh or K <= 2048):
-        return epilogue.step(device.multiprocessors)
-    return None
+    return epilogue.step(device.multiprocessors) if epilogue.takes(device, N, K) else None
 
 
 def kernel_for(device, shape: tuple, tanh: bool, schedule: dict | None = None) -> tuple:
-    """The kernel to take for a case, with its arguments: Hopper's own where it is the one.
+    """The kernel to take for a case, with its arguments: Hopper's own where it can be had.
 
     schedule  of the kernel for any GPU, the architecture's unless given
     """
-    own = hopper_step(device, shape, tanh)
+    own = hopper_step(device, shape)
     if own:
         return own.kernel, {**sizes(shape, tanh), **own.schedule}
     return job(shape, tanh, schedule or device.preset(SCHEDULES))
@@ -193,8 +190,8 @@ def run(page):
     page.say("""The kernel is the gemm section's with two statements more, marked "New". They work
     on C_local, the float32 sums, before anything is stored. GELU has two forms: the exact one with
     the error function, F.gelu's default, and an approximation with tanh. Flags decide between them
-    while the kernel is compiled; so does `fast`, which trades digits that float16 has not for
-    instructions: CUDA's erff and tanhf take dozens, and tensor cores wait for them.""")
+    while the kernel is compiled; so does `fast`: fewer instructions, and digits lost that float16
+    cannot hold anyway. CUDA's erff and tanhf take dozens, and tensor cores wait for them.""")
     for part in (gelu, tail, fused_epilogue):
         page.show(part)
 
@@ -210,8 +207,7 @@ def run(page):
     kernels = dict(zip([*awkward, *cases], built, strict=False))
     good = [which for which in kernels if check(page, *which, kernels[which])]
     if page.spare:
-        page.say(f"Left out in quick mode with {cores()} cores: a square shape, a single element, "
-                 "the first step.")
+        page.say(f"Left out in quick mode with {cores()} cores: a square shape, a single element.")
     for tanh in FORMS:
         tell_apart(page, shapes[0], tanh, kernels[shapes[0], tanh])
     explain(page, schedule)
@@ -222,7 +218,7 @@ def run(page):
     if page.device.is_gpu:
         for which in cases:
             if which in good:
-                own = hopper_step(page.device, *which)
+                own = hopper_step(page.device, which[0])
                 rows += timed(page, *which, kernels[which],
                               own.variant if own else describe(schedule), which[0] == shapes[0])
         page.say("""FLOPs: a multiplication and an addition for each of M x N x K products; bias and
@@ -279,10 +275,9 @@ def introduce_hopper(page) -> None:
     copies, on into the next tile. New: The two warpgroups do not share a tile, they take tiles in
     turn. One has the tensor cores; the other meanwhile adds the bias, computes GELU and stores. A
     barrier a warpgroup, `turn`, says when to change. It also keeps count: a barrier's phases are
-    told apart by parity alone, 0 and 1 in turn, so nobody may wait for a stage that is to be filled
-    more than once before. The price: tiles of 128 x 128, since each warpgroup keeps the sums
-    of a whole tile in its registers, and so more copies for as many multiplications. In a large
-    product that price is the higher one, and with erf the kernel above is taken there.""")
+    told apart by parity alone, so nobody may wait for a filling of a stage while another one is
+    still to come before it. The price: tiles of 128 x 128, since each warpgroup keeps the sums
+    of a whole tile in its registers, and so more copies for as many multiplications.""")
     page.show(epilogue.fused_epilogue_hopper)
     page.show(epilogue.every_second_tile)
 
@@ -409,7 +404,7 @@ def ledgers(page, shapes: tuple, rows: list[dict]) -> None:
         page.say("""Predicted: bytes over the copy ceiling plus FLOPs over the matmul ceiling, as if
         they never overlapped, and nothing for starting a kernel, for the first tiles to arrive, or
         for the arithmetic of GELU, which tensor cores cannot do. In a small product those weigh
-        most, and prediction and clock differ most.""")
+        most.""")
 
 
 def gains(page, shape: tuple, two: dict, three: dict) -> list[list]:
@@ -461,9 +456,9 @@ def conclude(page, shapes: tuple, rows: list[dict]) -> None:
                          f"{strongest['ratio']:.2f}x {strongest['baseline'].partition(' (')[0]}")
         page.lesson(f"""an epilogue in registers spares two kernels and what they write and read
         back. {"; ".join(texts)}.""")
-        page.limit("""tensor cores. What the code lacks: in fused_epilogue_hopper tiles of 128 x 128
-        fetch a third more for as many multiplications than 128 x 256 would; in fused_epilogue
-        tensor cores rest while GELU is computed. To have both, the sums of two large tiles, takes
+        page.limit("""tensor cores; with few steps of K also the first tiles, which have nothing to
+        hide behind. What the code lacks: tiles of 128 x 128 fetch a third more for as many
+        multiplications than 128 x 256 would, and the sums of a larger tile in each warpgroup take
         more registers than there are.""" if page.device.arch == "sm_90a" else """tensor cores,
         which rest while a tile is finished. What the code lacks: the library stores one tile while
         the next is multiplied, this kernel does one after the other.""")

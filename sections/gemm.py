@@ -194,13 +194,14 @@ def run(page):
 
     check_awkward(page, awkward)
     rungs = climb(page, gemm, ladder, problem(page, *size))
-    rows = ("The best row of a ladder" if page.spare else "The first and the best row of a ladder"
-            if page.quick else "A ladder of schedules, one change a row")
+    rows = ("The first and the best row of a ladder" if page.quick else
+            "A ladder of schedules, one change a row")
     page.say(f"""{rows}. Shared memory holds num_stages tiles of A and of B, (block_M + block_N) x
     block_K x 2 bytes a stage (with 0 stages one tile, and no pipeline); a tile of C that is stored
     through it takes their place. The figures are the compiler's. Words: a warp is 32 threads, a
-    warpgroup 4 warps; TMA is the copy engine that Hopper and newer GPUs have; mma and wgmma are
-    tensor-core instructions of a warp and of a warpgroup; an SM is one of the GPU's processors.""")
+    warpgroup 4 warps; shared memory is an SM's and a block's own, the L2 cache is all SMs'; TMA is
+    the copy engine that Hopper and newer GPUs have; mma and wgmma are tensor-core instructions of a
+    warp and of a warpgroup; an SM is one of the GPU's processors.""")
     if gpu:
         page.say("""FLOPs: one multiplication and one addition for each of M x N x K products. Every
         row was checked before it was timed, in turn with cuBLAS. The chip's clock falls as it gets
@@ -238,13 +239,18 @@ def introduce_hopper(page) -> None:
     of C after another, and the copies for the next tile begin while this one is multiplied. A
     warpgroup orders its next multiplication before the last one is done. And the two warpgroups do
     not wait for each other: while one stores its half of a tile, the tensor cores are the other's.
-    Blocks walk over C in panels of `swizzle` tiles.""")
+    Blocks walk over C in panels of `swizzle` tiles (order.coord: which tile is the n-th). Parts of
+    C have 32 KB of shared memory of their own.""")
     page.say("""`full` and `empty` are barriers, one of each a stage. A phase of a barrier is over
     when as many threads have arrived as it was made for and, with copies, when their bytes are
     there. It then begins the next phase, and parity, 0 and 1 in turn, tells a phase from the one
     before: mbarrier_wait_parity(b, 0) waits until the first phase of b is over, or the third, the
     fifth. The copying warp waits for the phase before the first, which counts as over: at the start
     all stages are empty.""")
+    page.say("""T.macro: a function that is pasted in where it is called. T.set_max_nreg(n, 0 or 1):
+    this warpgroup goes down or up to n registers a thread. T.fence_proxy_async: what threads wrote
+    to shared memory, the copy engine will see. T.tma_store_wait(n): waits until at most n stores
+    still read shared memory.""")
     page.show(hopper.gemm_hopper)
     page.show(hopper.multiply)
     page.say("""What it costs: nobody checks these barriers. A wrong count or a wrong parity is a
@@ -283,7 +289,7 @@ def check_awkward(page, jobs: list[dict]) -> None:
         page.check(case(*shape), kernel, (A, B), reference(A, B), reduction=shape[2])
     if page.spare:
         page.say(f"""Left out in quick mode with {cores()} cores: other shapes that no tile divides,
-        the ladder's first row, and what nvcc says of registers.""")
+        and what nvcc says of registers.""")
 
 
 def conclude(page, rungs, chosen, larger: dict | None) -> None:
@@ -295,8 +301,8 @@ def conclude(page, rungs, chosen, larger: dict | None) -> None:
                  for before, after in zip(timed, timed[1:], strict=False)]
         gain, change = max(gains, default=(1.0, ""))
         m = chosen.measurement
-        step = f"""The largest single step was "{change.lstrip('+ ')}", {gain:.2f}x faster than the
-        row above it.""" if len(timed) > 2 else ""
+        step = f"""The largest single step was "{change.lstrip('+ ')}", {gain:.2f}x the ratio of
+        the row above it.""" if len(timed) > 2 else ""
         at_larger = f"""For {larger['case']} it reaches {larger['value']:.0f} TFLOP/s,
         {larger['ratio']:.2f}x cuBLAS.""" if larger else ""
         page.lesson(f"""the best schedule for {name} here is {m['variant']}: {m['ms']:.3f} ms,

@@ -226,8 +226,8 @@ def run(page):
     next kernel. "New" marks what differs. Each thread has its own maximum and sum, of the columns
     it has seen; only at the end do threads exchange anything, as before. The first `kept` columns
     stay in shared memory, 2 bytes each: on {page.device.arch} an SM has room for
-    {schedule["kept"]}. A row that fits there is read once; of a longer one the rest is read again,
-    at best from the L2 cache.""")
+    {schedule["kept"]}, in whole tiles. A row that fits there is read once; of a longer one the rest
+    is read again, at best from the L2 cache.""")
     for part in (take_in, agree, online_softmax):
         page.show(part)
     introduce_hopper(page)
@@ -246,8 +246,8 @@ def run(page):
             for shape, kernel in zip(shapes, even, strict=True)]
     for N, kernel in zip(odd, odd_kernels, strict=True):
         check(page, f"odd rows of {case(12, N)}", kernel, odd_rows(page, N))
-    page.say("""Sums: each row must sum up to 1. Odd rows are -inf throughout (NaN, as in torch), in
-    whole tiles or in all columns but one, lie around -60000, or are all equal.""")
+    page.say("""Sums: each row must sum up to 1. "Odd rows": some are -inf throughout (NaN, as in
+    torch), in whole tiles or in all columns but one, some lie around -60000, or are all equal.""")
 
     rows = []
     if climbs:
@@ -376,9 +376,9 @@ def conclude(page, rows: list[dict]) -> None:
         page.lesson("""a softmax is as fast as its row is read: once, where registers or shared
         memory hold the row, twice where they do not. Threads exchange one number each for the
         maximum and one for the sum.""")
-    page.try_this("""python -m sections.softmax values=128: 32 threads share a row of 4096, every
-    exchange is a shuffle and shared memory is gone; on a GPU see whether one warp's loads are
-    enough to keep the memory busy.""")
+    page.try_this("""python -m sections.softmax values=128 (columns a thread): 32 threads share a
+    row of 4096, every exchange is a shuffle and shared memory is gone; on a GPU see whether one
+    warp's loads are enough to keep the memory busy.""")
 
 
 if __name__ == "__main__":

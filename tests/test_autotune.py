@@ -60,7 +60,7 @@ def test_it_tunes_for_real_in_rehearsal(rehearsal, capsys):
     text = capsys.readouterr().out
     assert "left out: shared memory" in text and "288 KB" in text
     assert "hand-made" in text and "textbook" in text
-    assert "On the 4 survivors it chose" in text
+    assert "On the 4 that ran it chose" in text
     assert "Tuned Latency" not in text, "the tuner's own lines stay out of the page"
 
 
@@ -84,7 +84,7 @@ def test_the_first_configuration_is_invalid(rehearsal, monkeypatch, capsys):
     page = run_section("autotune", rehearsal)
     assert page.failures == []
     text = capsys.readouterr().out
-    assert "failed: " in text and "On the 2 survivors it chose" in text
+    assert "failed: " in text and "On the 2 that ran it chose" in text
 
 
 def test_all_configurations_are_invalid(rehearsal, monkeypatch, capsys):

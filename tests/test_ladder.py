@@ -2,7 +2,6 @@
 
 import pytest
 
-from sections.common.device import Device
 from sections.common.ladder import (
     Problem,
     Rung,
@@ -78,11 +77,3 @@ def test_describe_and_variant():
         "1 stage, swizzle=8, wide"
     assert LADDER[0].variant == describe(SCHEDULE)
     assert OWN.variant == "own, 64x64x32, 1 stage, 128 threads"
-
-
-def test_on_few_cores_quick_mode_has_the_best_row_alone(monkeypatch):
-    monkeypatch.setattr("sections.common.build.cores", lambda: 2)
-    gpu = Device("gpu", "sm_75", 64 << 10, "T4", "sm_75", 40, 15 << 30)
-    for device, rows in ((gpu, ["the best row"]), (rehearsal_device(), ["first", "the best row"])):
-        found = selected(Page(device, quick=True), LADDER, LADDER[2].schedule)
-        assert [step.change for step in found] == rows

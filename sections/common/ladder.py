@@ -76,8 +76,7 @@ def steps(*changes: tuple[str, dict, str]) -> list[Step]:
 
 
 def selected(page: Page, ladder: list[Step], schedule: dict, own: list[Step] = ()) -> list[Step]:
-    """The rows to climb: all, or in quick mode the first and the best, on few cores the best alone;
-    then the learner's.
+    """The rows to climb: all, or in quick mode the first and the best; then the learner's.
 
     schedule  the best row's
     own       rows with kernels of their own; they come last, and not in quick mode
@@ -85,7 +84,7 @@ def selected(page: Page, ladder: list[Step], schedule: dict, own: list[Step] = (
     if page.quick:
         best = next(step for step in ladder if step.schedule == schedule)
         best = replace(best, change="the best row", why="all changes at once")
-        ladder = [best] if page.spare else [ladder[0], best]
+        ladder = [ladder[0], best]
         own = []
     yours = steps(("yours", page.schedule(schedule), "from the command line"))
     return [*ladder, *own, *(yours if page.overrides else [])]
