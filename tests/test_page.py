@@ -170,6 +170,24 @@ def test_values_of_the_command_line_replace_those_of_the_schedule():
         page.schedule({"block_N": 1})
 
 
+@pytest.mark.parametrize("name, value, needed", [
+    ("threads", 0, "a whole number, 1 or more"), ("threads", -1, "a whole number, 1 or more"),
+    ("threads", 2.5, "a whole number, 1 or more"), ("threads", True, "a whole number, 1 or more"),
+    ("threads", "many", "a whole number, 1 or more"), ("threads", (1, 2), "a whole number"),
+    ("num_stages", -1, "a whole number, 0 or more"), ("num_stages", 0, ""),
+    ("fast", 1, "True or False"), ("fast", None, "True or False"), ("fast", True, ""),
+])
+def test_a_value_that_no_schedule_can_have_is_refused(name, value, needed):
+    page = Page(CPU, overrides={name: value})
+    defaults = {"threads": 128, "num_stages": 2, "fast": False}
+    if not needed:
+        assert page.schedule(defaults)[name] is value
+        return
+    with pytest.raises(SystemExit) as error:
+        page.schedule(defaults)
+    assert str(error.value).startswith(f"{name}={value!r}: needed: {needed}")
+
+
 def test_source_is_shown_with_file_and_line(page, capsys):
     from sections.vector_add import vector_add
 

@@ -18,6 +18,7 @@ from sections.common.device import Device
 from sections.common.table import format_table, indent
 
 WIDTH = 98
+MAY_BE_0 = ("num_stages", "swizzle", "kept")  # of a schedule's numbers
 COMPILE_SECONDS = 60  # what torch.compile may take for one function
 
 
@@ -120,6 +121,15 @@ class Page:
             known = ", ".join(f"{name}={value}" for name, value in defaults.items())
             raise SystemExit(f"unknown name {', '.join(sorted(unknown))}; this section has: "
                              f"{known or 'no values to change'}")
+        for name, value in self.overrides.items():
+            least = 0 if name in MAY_BE_0 else 1
+            if isinstance(defaults[name], bool):
+                fits, needed = isinstance(value, bool), "True or False"
+            else:
+                fits = type(value) is int and value >= least
+                needed = f"a whole number, {least} or more"
+            if not fits:
+                raise SystemExit(f"{name}={value!r}: needed: {needed}")
         return {**defaults, **self.overrides}
 
     def build(
