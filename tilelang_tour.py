@@ -91,7 +91,7 @@ if __name__ == "__main__":
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = 1
+        code = 130
     except KeyboardInterrupt:  # while it imports
         code = 130
     raise SystemExit(code)

@@ -401,8 +401,8 @@ def introduce(page, case: Case, shown: Case) -> None:
     {steps_shown}. Shared memory holds block_M rows of Q, and for each stage block_N rows of K and
     of V. The clock drifts from row to row: compare them by their ratio.""")
     if not page.device.is_gpu:
-        page.say(f"""Every row of flash_attention ran here, on the CPU, for {case.name}, and was
-        checked. What is shown is generated for {page.device.arch}.""")
+        page.say(f"""Every row of flash_attention that fits ran here, on the CPU, for {case.name},
+        and was checked. What is shown is generated for {page.device.arch}.""")
 
 
 def introduce_hopper(page) -> None:

@@ -207,8 +207,8 @@ def run(page):
         row was checked before it was timed, in turn with cuBLAS. The chip's clock falls as it gets
         hot, for both alike: compare rows by their ratio, not by their time.""")
     else:
-        page.say(f"""Every row of gemm ran here, on the CPU, for {case(*size)}, and was checked.
-        What is shown is the code generated from the same source for {page.device.arch} and
+        page.say(f"""Every row of gemm that fits ran here, on the CPU, for {case(*size)}, and was
+        checked. What is shown is the code generated from the same source for {page.device.arch} and
         {case(SHOWN, SHOWN, SHOWN)}.""")
     show(page, rungs, "cuBLAS")
     if capability(page.device.arch) < 80:
@@ -219,7 +219,9 @@ def run(page):
         introduce_hopper(page)
 
     chosen = best(rungs)
-    explained = chosen or next(rung for rung in rungs if rung.step.schedule == schedule)
+    explained = chosen or next(
+        (rung for rung in rungs if rung.step.schedule == schedule and not rung.left_out),
+        next(rung for rung in rungs if rung.code))
     page.say(f"What became of the loop, with {explained.step.variant}:")
     page.landmarks(explained.code)
     resources = None if page.spare else page.resources(explained.code)

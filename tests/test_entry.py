@@ -59,3 +59,19 @@ def home_of_files(tmp_path):
         "sys.exit(main(sys.argv[1:]))\n")
     return lambda *arguments: subprocess.run(
         [sys.executable, str(script), *arguments], stdout=subprocess.DEVNULL).returncode
+
+
+def test_a_reader_that_goes_away_does_not_cost_the_results(tmp_path):
+    """As `| head -3`: the section that was under way is NOT RUN."""
+    path = tmp_path / "results.json"
+    tour = subprocess.Popen(
+        [*COMMAND, "--only", "vector_add,softmax", "--no-install", "--results", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert tour.stdout.readline().startswith("TileLang tour: ")
+    tour.stdout.close()
+    assert (tour.stderr.read(), tour.wait()) == ("", 130)
+    tour.stderr.close()
+    found = json.loads(path.read_text())
+    assert found["exit_code"] == 130
+    assert found["sections"][-1]["status"] == "NOT RUN"

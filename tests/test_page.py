@@ -149,6 +149,14 @@ def test_a_kernel_that_did_not_compile_fails_its_check(page, capsys):
     assert page.failures == ["4 float32 did not compile: error: no such tile"]
 
 
+def test_of_a_long_error_the_line_that_tells_is_the_problem(page, capsys):
+    error = RuntimeError("Compilation error:\nld: final link failed: No space left on device\n"
+                         "#include <x.h>\nvoid f() {\n}\n")
+    assert not page.check("a case", error, (), None)
+    assert page.failures == ["a case did not compile: ld: final link failed: No space left on "
+                             "device"]
+
+
 def test_timings_have_a_row_a_baseline(page, capsys):
     row = {"case": "c", "variant": "v", "ms": 0.5, "value": 700.4, "unit": "TFLOP/s",
            "baseline": "cuBLAS", "baseline_ms": 0.25, "ratio": 0.5, "ratio_low": 0.4,
@@ -171,15 +179,17 @@ def test_values_of_the_command_line_replace_those_of_the_schedule():
 
 
 @pytest.mark.parametrize("name, value, needed", [
-    ("threads", 0, "a whole number, 1 or more"), ("threads", -1, "a whole number, 1 or more"),
-    ("threads", 2.5, "a whole number, 1 or more"), ("threads", True, "a whole number, 1 or more"),
-    ("threads", "many", "a whole number, 1 or more"), ("threads", (1, 2), "a whole number"),
+    ("block_M", 0, "a whole number, 1 or more"), ("block_M", -1, "a whole number, 1 or more"),
+    ("block_M", 2.5, "a whole number, 1 or more"), ("block_M", True, "a whole number, 1 or more"),
+    ("block_M", "many", "a whole number, 1 or more"), ("block_M", (1, 2), "a whole number"),
+    ("threads", 100000, "a multiple of 32, 1024 at most"), ("threads", 7, "a multiple of 32"),
+    ("threads", "x", "a multiple of 32"), ("threads", 1024, ""),
     ("num_stages", -1, "a whole number, 0 or more"), ("num_stages", 0, ""),
     ("fast", 1, "True or False"), ("fast", None, "True or False"), ("fast", True, ""),
 ])
 def test_a_value_that_no_schedule_can_have_is_refused(name, value, needed):
     page = Page(CPU, overrides={name: value})
-    defaults = {"threads": 128, "num_stages": 2, "fast": False}
+    defaults = {"block_M": 64, "threads": 128, "num_stages": 2, "fast": False}
     if not needed:
         assert page.schedule(defaults)[name] is value
         return

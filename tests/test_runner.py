@@ -525,7 +525,7 @@ def test_a_reader_that_goes_away_ends_the_tour_without_a_word(home):
     process = home.start("--only", "passes,slow,passes_last")
     assert process.stdout.readline()
     process.stdout.close()
-    assert process.wait(PATIENCE) == 1
+    assert process.wait(PATIENCE) == 130
     assert process.stderr.read() == b""
     assert home.all_gone()
 

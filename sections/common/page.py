@@ -19,6 +19,7 @@ from sections.common.table import format_table, indent
 
 WIDTH = 98
 MAY_BE_0 = ("num_stages", "swizzle", "kept")  # of a schedule's numbers
+MOST_THREADS = 1024  # of a block, on every GPU
 COMPILE_SECONDS = 60  # what torch.compile may take for one function
 
 
@@ -128,6 +129,9 @@ class Page:
             else:
                 fits = type(value) is int and value >= least
                 needed = f"a whole number, {least} or more"
+                if name == "threads":
+                    fits &= value in range(32, MOST_THREADS + 1, 32)
+                    needed = f"a multiple of 32, {MOST_THREADS} at most"
             if not fits:
                 raise SystemExit(f"{name}={value!r}: needed: {needed}")
         return {**defaults, **self.overrides}
@@ -169,9 +173,11 @@ class Page:
         from sections.common.verify import compare, unwritten_is_nan
 
         if isinstance(kernel, BaseException):  # build's answer for a kernel that did not compile
-            lines = str(kernel).strip().splitlines() or [type(kernel).__name__]
+            lines = [line for line in str(kernel).splitlines() if re.search(r"\w", line)]
+            telling = [line for line in lines if re.search(r"\b(error|fatal|failed)\b", line, re.I)]
+            lines = telling or lines or [type(kernel).__name__]
             place = where(kernel, getattr(self.yours, "__file__", ""))
-            self.fail(f"{case} did not compile: {lines[-1]}{place}")
+            self.fail(f"{case} did not compile: {lines[-1].strip()}{place}")
             return False
         with unwritten_is_nan():
             actual = self.call(kernel, inputs)

@@ -96,12 +96,13 @@ class Tour:
         try:
             while left:
                 left = self._one_worker(left)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, BrokenPipeError) as error:
             self.record.interrupted = True
             if self._follow:
                 self._follow.interrupted()
             self.not_run("interrupted before it began")
-            self.screen.line("interrupted")
+            if isinstance(error, KeyboardInterrupt):  # else whoever read the output has gone
+                self.screen.line("interrupted")
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
             self.screen.clear()
