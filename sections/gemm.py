@@ -219,9 +219,9 @@ def run(page):
         introduce_hopper(page)
 
     chosen = best(rungs)
+    fitting = [rung for rung in rungs if rung.code and not rung.left_out]
     explained = chosen or next(
-        (rung for rung in rungs if rung.step.schedule == schedule and not rung.left_out),
-        next(rung for rung in rungs if rung.code))
+        (rung for rung in fitting if rung.step.schedule == schedule), fitting[-1])
     page.say(f"What became of the loop, with {explained.step.variant}:")
     page.landmarks(explained.code)
     resources = None if page.spare else page.resources(explained.code)
