@@ -219,7 +219,10 @@ def run(page):
         introduce_hopper(page)
 
     chosen = best(rungs)
-    fitting = [rung for rung in rungs if rung.code and not rung.left_out]
+    readable = [rung for rung in rungs if rung.code]
+    if not readable:
+        return  # nothing compiled, as has been told
+    fitting = [rung for rung in readable if not rung.left_out] or readable
     explained = chosen or next(
         (rung for rung in fitting if rung.step.schedule == schedule), fitting[-1])
     page.say(f"What became of the loop, with {explained.step.variant}:")
