@@ -142,10 +142,10 @@ def job(shape: tuple, tanh: bool, schedule: dict) -> tuple:
 
 def hopper_step(device, shape: tuple) -> Step | None:
     """Hopper's own kernel with its schedule, None where it cannot be had."""
-    from sections.hopper import epilogue  # which takes gelu from here
+    from sections.hopper import epilogue, gemm  # epilogue takes gelu from here
 
     _, N, K = shape
-    return epilogue.step(device.multiprocessors) if epilogue.takes(device, N, K) else None
+    return epilogue.step(device.multiprocessors) if gemm.takes(device, N, K) else None
 
 
 def kernel_for(device, shape: tuple, tanh: bool, schedule: dict | None = None) -> tuple:

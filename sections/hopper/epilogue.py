@@ -105,11 +105,6 @@ def every_second_tile(which, A_shared, B_shared, bias, C, full, empty, turn, ord
     T.tma_store_wait(0)
 
 
-def takes(device, N: int, K: int) -> bool:
-    """Whether fused_epilogue_hopper can be had: on Hopper, for rows of whole 16-byte pieces."""
-    return device.mode == "gpu" and device.arch == "sm_90a" and N % 8 == K % 8 == 0
-
-
 def step(blocks: int) -> Step:
     """The row of the ladder, with its schedule."""
     schedule = {"block_M": 128, "block_N": 128, "block_K": 64, "num_stages": 6, "swizzle": 16,

@@ -91,7 +91,8 @@ def multiply(half, A_shared, B_shared, C, full, empty, order, turns, steps, bloc
 
 
 def takes(device, N: int, K: int) -> bool:
-    """Whether gemm_hopper can be had: on Hopper, for rows of whole 16-byte pieces."""
+    """Whether gemm_hopper and fused_epilogue_hopper can be had: on Hopper, rows of whole 16-byte
+    pieces."""
     return device.mode == "gpu" and device.arch == "sm_90a" and N % 8 == K % 8 == 0
 
 
