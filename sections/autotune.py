@@ -15,6 +15,8 @@ import itertools
 import os
 import tempfile
 import time
+from pathlib import Path
+from unittest import mock
 
 import tilelang
 import torch
@@ -24,6 +26,7 @@ from sections import gemm
 from sections.common import rehearsal
 from sections.common.build import FEW_CORES, cores
 from sections.common.device import capability
+from sections.common.errors import root_cause, whole
 from sections.common.ladder import describe
 from sections.common.measure import Work
 from sections.common.page import Skip, kilobytes
@@ -56,6 +59,7 @@ class Candidate:
     config: dict
     estimate: int
     verdict: str = "kept"
+    cause: str = ""  # why it did not compile
     code: object = None
     kernel: object = None
     measurement: dict | None = None
@@ -121,8 +125,8 @@ def run(page):
     survivors = [candidate for candidate in candidates if candidate.verdict == "kept"]
     if not survivors:
         table(page, candidates)
-        raise Skip("no configuration is left to tune: "
-                   + ", ".join(sorted({candidate.verdict for candidate in candidates})))
+        reasons = {each.verdict + (f" ({each.cause})" if each.cause else "") for each in candidates}
+        raise Skip("no configuration is left to tune: " + ", ".join(sorted(reasons)))
     if device.is_gpu:
         time_all(page, survivors, (A, B), size)
     table(page, candidates)
@@ -138,9 +142,10 @@ def run(page):
     page.text(f"  @tilelang.autotune(configs=[{survivors[0].config},\n"
               f"                              ...])  # above @tilelang.jit\n"
               f"  C = gemm(A, B)  # the first call for a size searches")
+    asked_again = f"""Asked again by a process that has forgotten it, its disk cache answers in
+    {again:.2f} s.""" if again else "It could not keep that in its disk cache."
     page.say(f"""On the {len(survivors)} that ran it chose {describe(config)} in
-    {seconds:.1f} s; the tour had compiled them all. Asked again by a process that has forgotten it,
-    its disk cache answers in {again:.2f} s.""")
+    {seconds:.1f} s; the tour had compiled them all. {asked_again}""")
     page.check(f"{gemm.case(size, size, size)} tuned", winner, (A, B), gemm.reference(A, B),
                reduction=size)
     conclude(page, survivors, winner, config, (A, B), size)
@@ -176,7 +181,8 @@ def compile_kept(page, candidates: list[Candidate], arguments: dict) -> None:
     shown = gemm.sizes(gemm.SHOWN, gemm.SHOWN, gemm.SHOWN)
     for candidate, kernel in zip(kept, kernels, strict=True):
         if isinstance(kernel, BaseException):
-            candidate.verdict = f"failed: {str(kernel).strip().splitlines()[-1][:60]}"
+            candidate.verdict, candidate.cause = "did not compile", root_cause(kernel)
+            page.details.append(whole(kernel))
         else:
             candidate.kernel, candidate.code = kernel, page.code(kernel, **shown)
     too_large = [each for each in candidates if each.verdict == "left out: shared memory"]
@@ -230,6 +236,9 @@ def table(page, candidates: list[Candidate]) -> None:
     figures = ["ms", "cuBLAS ms", "TFLOP/s", "vs cuBLAS"] if timed else []
     page.table(["configuration", "estimate", "compiler", *figures, ""], rows,
                right=("estimate", "compiler", *figures))
+    for cause in dict.fromkeys(each.cause for each in candidates if each.cause):
+        these = "; ".join(describe(each.config) for each in candidates if each.cause == cause)
+        page.say(f"Did not compile: {these}. {cause}")
     if timed:
         page.say("""Sorted by the ratio, of pairs timed in turn, since the clock drifts from row to
         row. The same kernel's ratio can differ by 3 per cent when it is timed again: rows so close
@@ -237,23 +246,29 @@ def table(page, candidates: list[Candidate]) -> None:
 
 
 def tune(page, configs: list[dict], arguments: dict):
-    """TileLang's own tuner: its kernel, its choice, its seconds, and its seconds from disk."""
+    """TileLang's own tuner: its kernel, its choice, its seconds, and its seconds from disk.
+
+    The last is None where it could write nothing to disk. What it keeps is kept for this run alone,
+    so that it searches in every run, and meets nothing damaged.
+    """
     kernel = gemm.gemm
     if not page.device.is_gpu:
         kernel = dataclasses.replace(kernel, pass_configs=rehearsal.PASS_CONFIGS,
                                      compile_flags=rehearsal.COMPILE_FLAGS)
     page.progress("tilelang.autotune at work")
     effort = {"warmup": 10, "rep": 60} if page.device.is_gpu else {"warmup": 3, "rep": 20}  # ms
-    found = []
-    for _ in range(2):
+
+    def ask():
+        AutoTuner._memory_cache.clear()  # what a new process would not know
         start = time.perf_counter()
         tuner = tilelang.autotune(configs=configs, **effort)(kernel)
-        with quiet():
-            best = tuner.compile(**arguments)
+        best = tuner.compile(**arguments)
         ((_, config),) = tuner._tuner_cache.values()
-        found.append((best, config, time.perf_counter() - start))
-        AutoTuner._memory_cache.clear()  # what a new process would not know
-    (best, config, seconds), (_, _, again) = found
+        return best, config, time.perf_counter() - start
+
+    with quiet() as folder, mock.patch.object(AutoTuner, "cache_dir", folder / "results"):
+        best, config, seconds = ask()
+        again = ask()[2] if any((folder / "results").glob("*")) else None
     return best, config, seconds, again
 
 
@@ -265,7 +280,7 @@ def quiet():
             contextlib.redirect_stderr(io.StringIO()):
         os.chdir(folder)
         try:
-            yield
+            yield Path(folder)
         finally:
             os.chdir(before)
 

@@ -10,24 +10,17 @@ import importlib
 import io
 import json
 import os
-import re
 import signal
 import sys
-import tempfile
 import time
-import traceback
 import types
 import warnings
 from contextlib import suppress
 
-from sections.common.page import Page, Skip, where
+from sections.common.errors import keep, one_line, root_cause, where, whole
+from sections.common.page import Page, Skip
 from sections.common.processes import RUN_VARIABLE, kill_run
 from sections.course import Course
-
-TELLING = r"(error|fatal)\b[^:]*:\s*\S|^Compilation Failed!"  # in the line that says what is wrong
-LONGEST_NOTE = 300  # characters; an event stays below what a pipe takes in one piece
-SHORTAGE = re.compile(r"(CUDA out of memory)\. Tried to allocate ([\d.]+ \w+)\..*?"
-                      r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
 
 
 class Events:
@@ -75,38 +68,6 @@ def die_with_parent() -> None:
         os.killpg(0, signal.SIGKILL)
     finally:
         os._exit(0)
-
-
-def root_cause(error: BaseException) -> str:
-    """One line that names what went wrong, also where the message begins with pages of CUDA."""
-    try:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    except Exception:  # an exception that cannot even be printed
-        lines = []
-    if not lines:
-        return type(error).__name__
-    telling = [line for line in lines if re.search(TELLING, line, re.IGNORECASE)]
-    line = telling[0] if telling else (lines[-1] if len(lines) > 12 else lines[0])
-    shortage = SHORTAGE.search(line)
-    if shortage:
-        line = "{}: {} needed, {} of {} free".format(*(shortage[n] for n in (1, 2, 4, 3)))
-    return one_line(f"{type(error).__name__}: {line}")
-
-
-def one_line(text: str) -> str:
-    """A text as a note: on one line, not too long."""
-    return " ".join(text.split())[:LONGEST_NOTE]
-
-
-def keep(name: str, text: str) -> str:
-    """Keep a long text in a file that outlives the tour; returns where, to end a note with."""
-    try:
-        descriptor, path = tempfile.mkstemp(".txt", f"tilelang-tour-{name}-")
-        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(text)
-    except OSError:
-        return ""
-    return f" (whole text: {path})"
 
 
 def learners(path: str) -> types.ModuleType:
@@ -157,7 +118,7 @@ class Worker:
                 facts = step()
             except BaseException as error:
                 self.emit({"event": "step_failed", "step": name, "error": root_cause(error),
-                           "detail": traceback.format_exc()})
+                           "detail": whole(error)})
                 return None
             seconds = time.perf_counter() - start
             self.emit({"event": "step", "step": name, "seconds": seconds, **facts})
@@ -251,8 +212,8 @@ class Worker:
             status = "FAIL"
         if status == "PASS":
             note = page.limit_text
-        if detail:
-            note += keep(name, detail)
+        elif page.details or detail:
+            note += keep(name, "\n".join([*page.details, detail]))
         self.emit({
             "event": "section_end", "name": name, "status": status, "note": note,
             "seconds": time.perf_counter() - start,
@@ -270,7 +231,7 @@ class Worker:
             return "SKIP", one_line(str(reason)), ""
         except BaseException as error:  # SystemExit and KeyboardInterrupt from inside, too
             place = where(error, self.job.get("learner") or "")
-            return "FAIL", root_cause(error) + place, traceback.format_exc()
+            return "FAIL", root_cause(error) + place, whole(error)
         finally:
             if os.getpid() != self._pid:  # a child that the section forked has come back
                 os._exit(0)

@@ -2,8 +2,20 @@
 
 import tilelang
 import tilelang.language as T
+from tilelang.contrib import nvcc
 
 FACTOR = 2.0
+
+
+def nvcc_error() -> RuntimeError:
+    """What TileLang raises where nvcc refuses what it generated: pages of CUDA, then the error."""
+    lines = [f"  float value_{n} = {n}.0f;  // a line of a long kernel" for n in range(500)]
+    source = "\n".join(["__global__ void long_kernel() {", *lines, "  no_such_name += 1;", "}"])
+    try:
+        nvcc.compile_cuda(source, "cubin", "sm_80")
+    except RuntimeError as error:
+        return error
+    raise AssertionError("nvcc took it")
 
 
 @tilelang.jit

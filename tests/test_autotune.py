@@ -1,11 +1,13 @@
 """sections/autotune.py"""
 
 import pytest
+from tilelang.autotuner.param import AutotuneResult
 
 from sections import autotune, gemm
 from sections.common import codegen
 from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device
 from sections.common.page import Page, Skip
+from tests.kernels_for_tests import nvcc_error
 from tests.mutations import MUTATIONS, events, rehearsal_device, run_section
 
 QUICK_ARCHITECTURES = ("sm_90a", "sm_100a", "sm_120a")  # 0.2 s to lower; the others 1.4 s
@@ -83,14 +85,58 @@ def test_the_first_configuration_is_invalid(rehearsal, monkeypatch, capsys):
     only(monkeypatch, {**GOOD, "threads": 0}, GOOD, {**GOOD, "num_stages": 2})
     page = run_section("autotune", rehearsal)
     assert page.failures == []
-    text = capsys.readouterr().out
-    assert "failed: " in text and "On the 2 that ran it chose" in text
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Did not compile: 128x128x64, 3 stages, 0 threads, swizzle=16. " in text
+    assert "On the 2 that ran it chose" in text
 
 
 def test_all_configurations_are_invalid(rehearsal, monkeypatch, capsys):
     only(monkeypatch, {**GOOD, "threads": 0}, {**GOOD, "block_M": 0})
-    with pytest.raises(Skip, match="no configuration is left to tune: failed: "):
+    with pytest.raises(Skip, match=r"no configuration is left to tune: did not compile \(\w+: "):
         run_section("autotune", rehearsal)
+
+
+def test_what_a_compiler_says_is_one_line(rehearsal, monkeypatch, capsys):
+    """However many configurations it refuses for the same reason."""
+    only(monkeypatch, GOOD, {**GOOD, "num_stages": 2}, {**GOOD, "swizzle": 0})
+    error = nvcc_error()
+    real = Page.build
+
+    def build(page, jobs):
+        return [error, error, *real(page, list(jobs)[2:])]
+
+    monkeypatch.setattr(Page, "build", build)
+    page = run_section("autotune", rehearsal)
+    assert page.failures == [] and "value_400" in page.details[0]
+    text = capsys.readouterr().out
+    assert "value_" not in text and max(map(len, text.splitlines())) <= 160
+    told = " ".join(text.split())
+    assert told.count('error: identifier "no_such_name" is undefined') == 1
+    assert "On the 1 that ran it chose" in text
+
+
+def test_its_disk_cache_answers_only_where_it_could_write(rehearsal, monkeypatch, capsys):
+    """In every run it searches, and then answers from disk, for the kernels of this run, too."""
+    only(monkeypatch, GOOD, {**GOOD, "num_stages": 2})
+    loads, original = [], AutotuneResult.load_from_disk.__func__
+
+    def load(cls, path, compile_args):
+        loads.append(original(cls, path, compile_args))
+        return loads[-1]
+
+    monkeypatch.setattr(AutotuneResult, "load_from_disk", classmethod(load))
+    for _ in range(2):
+        run_section("autotune", rehearsal)
+        assert [result is not None for result in loads] == [False, True]
+        assert "its disk cache answers in 0." in " ".join(capsys.readouterr().out.split())
+        loads.clear()
+
+    def full(self, path, verbose=False):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(AutotuneResult, "_save_kernel_to_disk", full)
+    run_section("autotune", rehearsal)
+    assert "It could not keep that in its disk cache." in " ".join(capsys.readouterr().out.split())
 
 
 def test_nothing_is_left_after_the_filter(rehearsal, monkeypatch, capsys):
@@ -126,7 +172,8 @@ def test_few_cores_compile_less(monkeypatch, capsys, cores, quick, compiled, ask
     monkeypatch.setattr(codegen, "generate", lambda *_, **arguments: sizes.append(arguments))
     monkeypatch.setattr(gemm, "inputs", lambda *_: (None, None))
     monkeypatch.setattr(gemm, "reference", lambda *_: None)
-    with pytest.raises(Skip, match="failed: no GPU, left out: shared memory, not tried"):
+    with pytest.raises(Skip, match=r"did not compile \(RuntimeError: no GPU\), left out: shared "
+                                   "memory, not tried"):
         autotune.run(page)
     assert (len(jobs), len(sizes)) == (compiled, asked)
     assert f"the first {compiled} are compiled" in " ".join(capsys.readouterr().out.split())

@@ -1,6 +1,7 @@
 """What the tour says about machines: each problem in the words a learner reads."""
 
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -162,7 +163,7 @@ def test_no_nvcc():
     assert on_gpu.blocks
     assert str(on_gpu) == (
         "no nvcc: no GPU kernel can be compiled; needed: nvcc 12.0 or newer; "
-        "type: python -m pip install 'tilelang[nvcc]'"
+        "type: python -m pip install 'tilelang[nvcc]', or python tilelang_tour.py --device cpu"
     )
 
 
@@ -636,18 +637,21 @@ def test_a_python_that_does_not_answer_is_no_crash():
 
 
 def test_importing_the_runner_s_part_takes_milliseconds(tmp_path):
+    """No more than twice what two modules of the standard library take, some 30 ms."""
     code = (
         "import sys, time; sys.path.insert(0, sys.argv[1]); import sections; "
         "start = time.process_time(); import sections.runner.environment, "
         "sections.runner.problems, sections.runner.check; "
-        "print(time.process_time() - start, 'importlib.metadata' in sys.modules)"
+        "ours = time.process_time(); loaded = 'importlib.metadata' in sys.modules; "
+        "import asyncio, http.client; "
+        "print((ours - start) / (time.process_time() - ours), loaded)"
     )
     command = [sys.executable, "-c", code, str(installed.ROOT)]
     compiled = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path)}
     compiled.pop("PYTHONDONTWRITEBYTECODE", None)
     options = {"env": compiled, "capture_output": True, "text": True, "check": True}
-    runs = [subprocess.run(command, **options).stdout.split() for _ in range(5)]
-    assert min(float(seconds) for seconds, _ in runs) < 0.05
+    runs = [subprocess.run(command, **options).stdout.split() for _ in range(6)]
+    assert statistics.median(float(ratio) for ratio, _ in runs[1:]) < 2
     assert {loaded for _, loaded in runs} == {"False"}
 
 

@@ -173,8 +173,8 @@ def test_a_schedule_that_does_not_fit_is_not_run(rehearsal, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("old, new, told", [
-    ("a[i] += b[i]", "a[i] += c[i]", "256 float32 did not compile: name 'c' is not defined "
-                                     "(exercise_add_tail.py, line 27)"),
+    ("a[i] += b[i]", "a[i] += c[i]", "256 float32 did not compile: NameError: name 'c' is not "
+                                     "defined (exercise_add_tail.py, line 27)"),
     ("C[block * block_N]", "C[block * block_N, 0]", "did not compile: Buffer C is 1-dimensional"),
     ("@tilelang.jit", "", "did not compile: 'function' object has no attribute 'get_tir'"),
 ], ids=["name", "dimensions", "plain function"])

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from sections.common.errors import root_cause
 from sections.course import Course
 from sections.runner import known_errors
 from sections.runner.arguments import Options
@@ -17,7 +18,6 @@ from sections.runner.known_errors import KNOWN, explain
 from sections.runner.screen import Screen
 from sections.runner.summary import notes
 from sections.runner.tour import Tour
-from sections.worker import root_cause
 from tests.command import Home
 
 SIZES = {"M": 256, "N": 256, "K": 256}
@@ -180,7 +180,7 @@ def told(code: str) -> str:
     """What a process of its own says in the end: its CUDA context may be lost then."""
     setup = (
         "import torch\nfrom sections.common.device import select\n"
-        "from sections.common.start import prepare\nfrom sections.worker import root_cause\n"
+        "from sections.common.start import prepare\nfrom sections.common.errors import root_cause\n"
         "device = select('cuda')\nprepare(device)\nfrom tests import wrong_kernels\n"
     )
     body = "".join(f"    {line}\n" for line in code.splitlines())

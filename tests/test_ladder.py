@@ -17,6 +17,7 @@ from sections.common.ladder import (
 from sections.common.measure import Work
 from sections.common.page import Page
 from sections.gemm import gemm, inputs, reference, sizes
+from tests.kernels_for_tests import nvcc_error
 from tests.mutations import rehearsal_device
 
 SCHEDULE = {"block_M": 64, "block_N": 64, "block_K": 32, "num_stages": 0, "threads": 128}
@@ -77,3 +78,21 @@ def test_describe_and_variant():
         "1 stage, swizzle=8, wide"
     assert LADDER[0].variant == describe(SCHEDULE)
     assert OWN.variant == "own, 64x64x32, 1 stage, 128 threads"
+
+
+def test_a_row_that_does_not_compile_is_one_line(rehearsal, monkeypatch, capsys):
+    """The next row is climbed all the same."""
+    page = Page(rehearsal)
+    kernel, *_ = page.build([(gemm, {**sizes(40, 50, 60), **SCHEDULE})])
+    monkeypatch.setattr(page, "build", lambda jobs: [nvcc_error(), kernel])
+    A, B = inputs(page, 40, 50, 60)
+    problem = Problem("40x50x60", sizes(40, 50, 60), sizes(512, 512, 512), (A, B), reference(A, B),
+                      {"reduction": 60}, ("", None), Work(flops=1))
+    rungs = climb(page, gemm, LADDER[:2], problem)
+    assert [rung.left_out for rung in rungs] == ["did not compile", ""]
+    (failure,) = page.failures
+    assert failure.startswith("first did not compile: RuntimeError: ")
+    assert failure.endswith('error: identifier "no_such_name" is undefined')
+    assert "value_400" in page.details[0]
+    text = capsys.readouterr().out
+    assert failure in text and "value_" not in text

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sections import worker
 from sections.common.processes import RUN_VARIABLE, kill_run, marked
 from sections.runner import link
 from sections.runner.link import Ended, Stream, worker_environment
@@ -175,38 +174,3 @@ def test_a_worker_without_sections_is_ready_and_done_and_leaves_nothing(tmp_path
     assert items[-1] == Ended(0)
     started.stop()
     assert marked(started._run) == [] and not os.path.exists(f"/proc/{pid}")
-
-
-# What the worker tells of an error
-
-
-CUDA = "  float a = 1.0f;\n" * 500
-
-
-class Silent(Exception):
-    def __str__(self):
-        raise ValueError
-
-
-@pytest.mark.parametrize("error, cause", [
-    (RuntimeError("plain"), "RuntimeError: plain"),
-    (RuntimeError(), "RuntimeError"),
-    (RuntimeError("  \n \n"), "RuntimeError"),
-    (Silent(), "Silent"),
-    (SystemExit(0), "SystemExit: 0"),
-    (ValueError("first\nsecond"), "ValueError: first"),
-    (ValueError("\n".join(map(str, range(40)))), "ValueError: 39"),
-    (RuntimeError(CUDA + "Compilation error:\nk.cu(7): error: no such B\n1 error detected."),
-     "RuntimeError: k.cu(7): error: no such B"),
-    (RuntimeError(CUDA + "k.cu(7): error #20: no such B\n"),
-     "RuntimeError: k.cu(7): error #20: no such B"),
-    (RuntimeError(CUDA + "k.cu:1:10: fatal error: gemm.h: No such file\nterminated."),
-     "RuntimeError: k.cu:1:10: fatal error: gemm.h: No such file"),
-    (RuntimeError("nvcc -arch=sm_1\n" + CUDA + "nvcc fatal   : Unsupported gpu architecture"),
-     "RuntimeError: nvcc fatal : Unsupported gpu architecture"),
-    (RuntimeError("Compilation Failed! ['g++', 'k.cpp']\n" + CUDA + "}"),
-     "RuntimeError: Compilation Failed! ['g++', 'k.cpp']"),
-    (RuntimeError("x" * 5000), "RuntimeError: " + "x" * (worker.LONGEST_NOTE - 14)),
-])
-def test_one_line_names_the_root_cause(error, cause):
-    assert worker.root_cause(error) == cause

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from sections.common.errors import root_cause
 from sections.runner import link
 from sections.runner.link import Ended
-from sections.worker import root_cause
 
 # How a section may fail while it holds `kept`, a tensor: what it does with it, and the error.
 WAYS = {

@@ -146,15 +146,16 @@ def test_torch_compile_may_fail_or_hang(page, monkeypatch, capsys):
 def test_a_kernel_that_did_not_compile_fails_its_check(page, capsys):
     x = torch.ones(4)
     assert not page.check("4 float32", ValueError("pages of CUDA\nerror: no such tile"), (x,), x)
-    assert page.failures == ["4 float32 did not compile: error: no such tile"]
+    assert page.failures == ["4 float32 did not compile: ValueError: error: no such tile"]
+    assert "pages of CUDA" in page.details[0]
 
 
 def test_of_a_long_error_the_line_that_tells_is_the_problem(page, capsys):
     error = RuntimeError("Compilation error:\nld: final link failed: No space left on device\n"
                          "#include <x.h>\nvoid f() {\n}\n")
     assert not page.check("a case", error, (), None)
-    assert page.failures == ["a case did not compile: ld: final link failed: No space left on "
-                             "device"]
+    assert page.failures == ["a case did not compile: RuntimeError: ld: final link failed: No "
+                             "space left on device"]
 
 
 def test_timings_have_a_row_a_baseline(page, capsys):

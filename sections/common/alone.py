@@ -46,6 +46,8 @@ def run_alone(file: str, arguments: list[str] | None = None) -> int:
         print(wrong.code, file=sys.stderr)
         return 2
     page.close()
+    for text in page.details:
+        print(text, file=sys.stderr)
     for failure in page.failures:
         print(f"FAILED: {failure}")
     return 1 if page.failures else 0

@@ -168,12 +168,15 @@ def load_host_code(kernel) -> None:
 
 def tidy_up(kernel) -> None:
     """Remove the source and the library of a JITKernel in C that TileLang leaves in the folder for
-    temporary files; the library is loaded, and its disk cache has a copy."""
+    temporary files; the library is loaded, and who asks for it gets the disk cache's copy."""
     generator = kernel.adapter.lib_generator
     for path in filter(None, (generator.srcpath, generator.libpath)):
         if os.path.dirname(path) == tempfile.gettempdir():
             with suppress(OSError):
                 os.remove(path)
+    saved = os.path.join(getattr(kernel, "_tilelang_cache_path", ""), "kernel_lib.so")
+    if os.path.isfile(saved):
+        generator.libpath = saved
 
 
 def cores() -> int:

@@ -123,7 +123,7 @@ def climb(page: Page, kernel, ladder: list[Step], problem: Problem) -> list[Rung
             continue
         result = next(built)
         if isinstance(result, BaseException):
-            page.fail(f"{rung.step.change}: did not compile: {result}")
+            page.did_not_compile(rung.step.change, result)
             rung.left_out = "did not compile"
             continue
         rung.kernel, rung.code = result, page.code(result, **problem.shown)

@@ -10,11 +10,11 @@ import os
 import re
 import sys
 import textwrap
-import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from sections.common.device import Device
+from sections.common.errors import root_cause, where, whole
 from sections.common.table import format_table, indent
 
 WIDTH = 98
@@ -51,6 +51,7 @@ class Page:
         self.emit = emit
         self.yours = None
         self.failures: list[str] = []
+        self.details: list[str] = []  # whole texts of errors that made the section FAIL
         self.lesson_text = ""
         self.limit_text = ""
         self._ceilings = ceilings if ceilings is not None else {}
@@ -173,11 +174,7 @@ class Page:
         from sections.common.verify import compare, unwritten_is_nan
 
         if isinstance(kernel, BaseException):  # build's answer for a kernel that did not compile
-            lines = [line for line in str(kernel).splitlines() if re.search(r"\w", line)]
-            telling = [line for line in lines if re.search(r"\b(error|fatal|failed)\b", line, re.I)]
-            lines = telling or lines or [type(kernel).__name__]
-            place = where(kernel, getattr(self.yours, "__file__", ""))
-            self.fail(f"{case} did not compile: {lines[-1].strip()}{place}")
+            self.did_not_compile(case, kernel)
             return False
         with unwritten_is_nan():
             actual = self.call(kernel, inputs)
@@ -202,6 +199,12 @@ class Page:
         """Note a fault that makes the section FAIL; the section goes on."""
         self.failures.append(problem)
         self._print(f"FAILED  {problem}")
+
+    def did_not_compile(self, what: str, error: BaseException) -> None:
+        """Note what stopped a kernel, as `build` returns it; the whole text is kept in a file."""
+        place = where(error, getattr(self.yours, "__file__", ""))
+        self.details.append(whole(error))
+        self.fail(f"{what} did not compile: {root_cause(error)}{place}")
 
     def measure(self, case: str, variant: str, kernel, inputs: Sequence, baselines: dict, work,
                 rounds: int = 5, rivals: dict | None = None) -> list[dict]:
@@ -375,13 +378,6 @@ class Page:
     def close(self) -> None:
         """Print what has not been printed yet."""
         self._print("")
-
-
-def where(error: BaseException, path: str) -> str:
-    """The last line of a file that an error came through: " (exercise_add_tail.py, line 31)"."""
-    lines = [line for frame, line in traceback.walk_tb(error.__traceback__)
-             if frame.f_code.co_filename == path]
-    return f" ({os.path.basename(path)}, line {lines[-1]})" if lines else ""
 
 
 def kilobytes(count: int) -> str:

@@ -271,14 +271,16 @@ def nvcc_problems(facts: dict, probe: Probe):
     oldest = OLDEST_NVCC.get(arch, "12.0")
     maybe_gpu = on_gpu or (not mode and facts["gpus"])
     lost = "no GPU kernel can be compiled" if maybe_gpu else "registers are left out, all else runs"
+    instead = f", or {rehearse(facts)}" if maybe_gpu else ""  # what works without it
     needed = f"nvcc {oldest} or newer" + (f" for {arch}" if arch in OLDEST_NVCC else "")
     version, runs, source = facts["nvcc_version"], facts["driver_cuda"], facts["cuda_home_from"]
     if not version and source in ("CUDA_HOME", "CUDA_PATH"):
         found = f"{source}={facts['cuda_home']} has no nvcc, and TileLang looks nowhere else"
-        yield Problem(f"{found}: {lost}", needed, f"unset {source}", blocks=on_gpu)
+        yield Problem(f"{found}: {lost}", needed, f"unset {source}{instead}", blocks=on_gpu)
     elif not version or older(version, oldest):
         found = f"nvcc {version} in {facts['cuda_home']}" if version else "no nvcc"
-        yield Problem(f"{found}: {lost}", needed, get_nvcc(facts, on_gpu), blocks=on_gpu)
+        get = get_nvcc(facts, on_gpu) + instead
+        yield Problem(f"{found}: {lost}", needed, get, blocks=on_gpu)
     elif on_gpu and runs and release(version)[:1] > release(runs)[:1]:
         major = release(runs)[0]
         yield Problem(
@@ -293,7 +295,7 @@ def get_nvcc(facts: dict, on_gpu: bool) -> str:
     """The command that gets an nvcc: TileLang's extra holds CUDA 13, which older drivers refuse."""
     runs = facts["driver_cuda"]
     if on_gpu and runs and older(runs, "13"):
-        return f"conda install -c nvidia cuda-toolkit={runs}, or {rehearse(facts)}"
+        return f"conda install -c nvidia cuda-toolkit={runs}"
     return pip_install(facts, "tilelang[nvcc]")
 
 
