@@ -87,7 +87,7 @@ class Home:
 class Terminal:
     """The command on a terminal of 80 columns."""
 
-    def __init__(self, home: Home, *arguments: str, **variables: str):
+    def __init__(self, home: Home, *arguments: str, python: tuple[str, ...] = (), **variables: str):
         self.output = b""
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -97,7 +97,7 @@ class Terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(
-            home.command(*arguments),
+            home.command(*arguments, python=python),
             stdin=slave,
             stdout=slave,
             stderr=slave,

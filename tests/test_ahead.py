@@ -9,6 +9,7 @@ import pytest
 from sections.common import ahead, codegen
 from sections.common import build as building
 from sections.common.device import SHARED_BYTES, Device
+from sections.common.page import Page
 from tests.mutations import run_section
 
 HOPPER = Device("gpu", "sm_90a", SHARED_BYTES["sm_90a"], "H100", "sm_90a", 132, 80 << 30)
@@ -96,6 +97,11 @@ def test_only_where_many_cores_have_work(monkeypatch):
         assert ahead.worthwhile(device, names) is expected
 
 
+def unusable(program, where):
+    """Stands for a compile whose kernel is not called."""
+    return None, 0.0
+
+
 def test_every_section_names_all_its_kernels_at_once(monkeypatch):
     """Nothing is left to compile after a section's first build: else it would wait again."""
     for name in ("vector_add", "gemm", "fused_epilogue", "softmax", "flash_attention", "debugging",
@@ -104,7 +110,9 @@ def test_every_section_names_all_its_kernels_at_once(monkeypatch):
         compiled = []
         original = building._compile
 
-        def spy(program, where, compiled=compiled, original=original):
+        looks = name in ("fused_epilogue", "debugging")  # at results; the others only check theirs
+
+        def spy(program, where, compiled=compiled, original=original if looks else unusable):
             compiled[-1].append(str(program.tir.attrs["global_symbol"]))
             return original(program, where)
 
@@ -118,6 +126,8 @@ def test_every_section_names_all_its_kernels_at_once(monkeypatch):
             patch.setattr(building, "_compiled", {})
             patch.setattr(building, "_compile", spy)
             patch.setattr(building, "build", noted)
+            if not looks:
+                patch.setattr(Page, "check", lambda *arguments, **bounds: True)
             run_section(name, device)
         first, *later = compiled
         assert first and not any(later), name

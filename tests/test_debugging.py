@@ -20,6 +20,7 @@ from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device, select
 from sections.common.page import Page
 from sections.common.verify import compare
 from sections.debugging import SCHEDULE, SHAPE, counted, first_read, holder, layouts
+from tests.command import ROOT
 from tests.made_results import DATA
 from tests.mutations import MUTATIONS, events, rehearsal_device, run_section
 
@@ -348,6 +349,18 @@ def test_print_prints_a_few_lines_in_place(gpu):
 
 
 @pytest.mark.gpu
+def test_print_ends_before_the_next_section(tmp_path):
+    """Through the tour's own command, and through a pipe."""
+    done = subprocess.run([sys.executable, ROOT / "tilelang_tour.py", "--quick", "--no-install",
+                           "--only", "debugging,architectures"], cwd=tmp_path,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    section = done.stdout[: done.stdout.index("] architectures: ")]
+    told = section[section.index("Step 2, what") : section.index("Step 3, why")]
+    assert 1 <= told.count("msg='") == done.stdout.count("msg='") <= LINES
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89"])
 def test_older_code_prints_the_same(gpu, arch):
     printed = printed_on_a_gpu("--quick", "--arch", arch)[1]
@@ -386,5 +399,7 @@ def test_shapes_on_a_gpu(gpu):
                 for shape in shapes]
         for (M, N, K), kernel in zip(shapes, build(device, jobs), strict=True):
             A, B = (torch.randn(side, device="cuda").half() for side in ((M, K), (K, N)))
-            verdict = compare(kernel(A, B), debugging.reference(A, B), torch.float16, reduction=K)
+            first = kernel(A, B)
+            verdict = compare(first, debugging.reference(A, B), torch.float16, reduction=K)
             assert verdict.passed, f"{device.arch} {M}x{N}x{K}: {verdict.problem}"
+            assert all(torch.equal(kernel(A, B), first) for _ in range(50))

@@ -31,6 +31,8 @@ class Silent(Exception):
      "RuntimeError: nvcc fatal : Unsupported gpu architecture"),
     (RuntimeError("Compilation Failed! ['g++', 'k.cpp']\n" + CUDA + "}"),
      "RuntimeError: Compilation Failed! ['g++', 'k.cpp']"),
+    (OSError("/tmp/x/tmpjpvjnz4y.so: undefined symbol: f"),
+     "OSError: kernel.so: undefined symbol: f"),
     (RuntimeError("x" * 5000), "RuntimeError: " + "x" * (errors.LONGEST_NOTE - 14)),
 ])
 def test_one_line_names_the_root_cause(error, cause):
@@ -40,7 +42,6 @@ def test_one_line_names_the_root_cause(error, cause):
 def test_of_a_real_compilers_error_too():
     error = nvcc_error()
     assert len(str(error)) > 20_000
-    cause = errors.root_cause(error)
-    assert cause.endswith('error: identifier "no_such_name" is undefined')
-    assert len(cause) < 200
+    assert errors.root_cause(error) == (
+        'RuntimeError: tvm_kernels.cu(502): error: identifier "no_such_name" is undefined')
     assert "value_400" in errors.whole(error) and "Traceback" in errors.whole(error)

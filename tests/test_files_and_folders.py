@@ -141,18 +141,20 @@ DAMAGE = (
 )
 
 
-def test_a_cache_that_two_tours_share_and_one_that_is_damaged(tmp_path):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_cache_that_two_tours_share_and_one_that_is_damaged(tmp_path, device):
     """Two begin at once with an empty one; then every file in it is damaged in turn."""
     cache = tmp_path / "cache"
-    cold = [start(tmp_path, "--results", f"{number}.json", TILELANG_CACHE_DIR=str(cache))
-            for number in range(2)]
+    cold = [start(tmp_path, "--device", device, "--results", f"{number}.json",
+                  TILELANG_CACHE_DIR=str(cache)) for number in range(2)]
     for process in cold:
         passed(process)
     files = sorted(file for file in cache.rglob("*") if file.is_file())
     assert len(files) > 10 and {".so", ".json"} <= {file.suffix for file in files}
     for number, file in enumerate(files):
         DAMAGE[number % len(DAMAGE)](file)
-    passed(start(tmp_path, "--results", "2.json", TILELANG_CACHE_DIR=str(cache)))
+    passed(start(tmp_path, "--device", device, "--results", "2.json",
+                 TILELANG_CACHE_DIR=str(cache)))
     found = [checks(tmp_path / f"{number}.json") for number in range(3)]
     assert found[0] == found[1] == found[2] != [[]]
 

@@ -542,7 +542,6 @@ def test_every_row_on_a_gpu(gpu):
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_89"])
 def test_another_gpus_code_path(gpu, arch):
     device = select("cuda", arch)

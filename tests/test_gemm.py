@@ -8,7 +8,7 @@ import torch
 from sections import gemm
 from sections.common import codegen
 from sections.common.build import build
-from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device, preset
+from sections.common.device import ARCHITECTURES, SHARED_BYTES, Device, preset, select
 from sections.common.page import Page
 from sections.common.verify import compare
 from sections.hopper import gemm as hopper
@@ -218,6 +218,13 @@ def test_shapes_on_a_gpu(gpu, seed):
     for schedule in (gemm.best_schedule(gpu), gemm.ONE_TILE):
         for shape, verdict in multiply(gpu, shapes, schedule, seed):
             assert verdict.passed, f"{shape}: {verdict.problem}"
+
+
+@pytest.mark.gpu
+def test_block_K_24_is_right_where_turings_code_takes_it(gpu):
+    turing = select("cuda", "sm_75")
+    for shape, verdict in multiply(turing, SHAPES, {**gemm.ONE_TILE, "block_K": 24}):
+        assert verdict.passed, f"{shape}: {verdict.problem}"
 
 
 @pytest.mark.gpu

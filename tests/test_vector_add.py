@@ -81,6 +81,12 @@ def test_sizes_on_a_gpu(gpu, dtype):
 
 
 @pytest.mark.gpu
+def test_the_same_bits_fifty_times(gpu):
+    first, _ = add(gpu, (1 << 24) + 3, torch.float32)
+    assert all(torch.equal(add(gpu, (1 << 24) + 3, torch.float32)[0], first) for _ in range(50))
+
+
+@pytest.mark.gpu
 def test_speed_on_a_gpu(gpu):
     page = run_section("vector_add", gpu)
     assert page.failures == []

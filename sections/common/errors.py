@@ -8,6 +8,8 @@ import traceback
 LONGEST_NOTE = 300  # characters; an event stays below what a pipe takes in one piece
 # In the line that says what is wrong.
 TELLING = r"(error|fatal)\b[^:]*:\s*\S|^Compilation Failed!|\bld(\.\w+)?: .*failed"
+# The name or the folder of a compiler's file, which is gone by then.
+TEMPORARY = re.compile(r"""[^\s'"]*/tmp\w{8}(/|(?=\.\w))""")
 SHORTAGE = re.compile(r"(CUDA out of memory)\. Tried to allocate ([\d.]+ \w+)\..*?"
                       r"total capacity of ([\d.]+ \w+) of which ([\d.]+ \w+) is free")
 
@@ -25,6 +27,7 @@ def root_cause(error: BaseException) -> str:
     shortage = SHORTAGE.search(line)
     if shortage:
         line = "{}: {} needed, {} of {} free".format(*(shortage[n] for n in (1, 2, 4, 3)))
+    line = TEMPORARY.sub(lambda found: "" if found[1] else "kernel", line)
     return one_line(f"{type(error).__name__}: {line}")
 
 
