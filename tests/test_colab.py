@@ -8,9 +8,11 @@ The kernels are what the sections themselves ask to build on Colab's GPUs, whose
 """
 
 import dataclasses
+import importlib
 import json
 import math
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sections import ORDER
+from sections import ORDER, hopper
 from sections.common import ahead, codegen, smoke
 from sections.common.device import select
 from sections.runner.environment import TESTED, release
@@ -179,6 +181,37 @@ def test_its_cuda_takes_one_kernel_of_each_kind(jobs_on, gpu):
             chosen[job.kind] = job
     assert {kind[0] for kind in chosen} == {"smoke", *ORDER} and len(chosen) >= 14
     assert refused(chosen.values()) == []
+
+
+def forget_sections(monkeypatch) -> None:
+    """Have the sections imported anew, for as long as the test runs."""
+    names = [*ORDER, *(f"hopper.{module.name}" for module in pkgutil.iter_modules(hopper.__path__))]
+    modules = [importlib.import_module(f"sections.{name}") for name in names]
+    for package, _, name in (module.__name__.rpartition(".") for module in modules):
+        monkeypatch.delattr(sys.modules[package], name)
+        monkeypatch.delitem(sys.modules, f"{package}.{name}")
+
+
+def names_bfloat16(job: Job) -> bool:
+    """Whether a job's program has bfloat16 anywhere."""
+    return "bfloat16" in codegen.trace(job.kernel, {"kind": "cuda", "arch": job.arch},
+                                       job.arguments).text
+
+
+def test_a_t4_that_claims_bfloat16_is_given_none(jobs_on, monkeypatch):
+    """torch says so of a GPU that only emulates it; its compute capability, 7.5, is what counts."""
+    forget_sections(monkeypatch)  # a choice may be made while a module is imported
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported",
+                        lambda including_emulation=True: including_emulation)
+    compiled, read = jobs_on(*GPUS["T4"])
+    assert torch.cuda.is_bf16_supported() and torch.cuda.get_device_capability() == (7, 5)
+    here = [job for job in [*compiled, *read] if job.arch == "sm_75"]
+    assert {job.section for job in here} == {"smoke", *ORDER}
+    one_of_each_kind = {job.kind: job for job in here}.values()
+    assert [job for job in one_of_each_kind if names_bfloat16(job)] == []
+    gemm = next(job for job in here if job.section == "gemm")
+    claimed = dataclasses.replace(gemm, arguments={**gemm.arguments, "dtype": "bfloat16"})
+    assert names_bfloat16(claimed), "it is seen where it is used"
 
 
 @pytest.mark.slow

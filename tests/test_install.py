@@ -3,8 +3,10 @@
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -331,21 +333,48 @@ def test_uv_takes_the_place_of_a_missing_pip(shop, monkeypatch):
     assert shop.versions["torch"] == "2.11.0+cu128"
 
 
-def test_a_python_of_the_operating_system_is_left_alone(shop):
-    shop.open()
+def outside_an_environment(shop) -> Path:
+    """Make the environment look like a Python that is none; returns its folder of modules."""
     packages = site_packages(shop.folder / "venv")
     pretend = "import sys\nsys.base_prefix, sys.base_exec_prefix = sys.prefix, sys.exec_prefix\n"
     (packages / "sitecustomize.py").write_text(pretend)
-    (packages.parent / "EXTERNALLY-MANAGED").write_text("[externally-managed]\nError=no\n")
+    return packages.parent
+
+
+def in_an_environment(shop) -> str:
+    """The command that is told where this Python cannot or may not be changed."""
+    tour = "~/tilelang-tour/bin/python tilelang_tour.py"
+    return f"{shop.python} -m venv ~/tilelang-tour && {tour}"
+
+
+def test_a_python_of_the_operating_system_is_left_alone(shop):
+    shop.open()
+    marker = outside_an_environment(shop) / "EXTERNALLY-MANAGED"
+    marker.write_text("[externally-managed]\nError=no\n")
     outcome = shop.make_usable()
     assert not outcome.usable
     assert "  error: externally-managed-environment" in shop.lines
     assert outcome.diagnosis == (
         "this Python is not to be changed by pip (PEP 668); needed: a virtual environment; "
-        f"type: {shop.python} -m venv ~/tilelang-tour && "
-        "~/tilelang-tour/bin/python tilelang_tour.py"
+        f"type: {in_an_environment(shop)}"
     )
     assert "break-system-packages" not in shop.said
+
+
+def test_a_pip_that_is_to_work_in_environments_alone(shop, monkeypatch):
+    monkeypatch.setenv("PIP_REQUIRE_VIRTUALENV", "1")
+    shop.open()
+    outside_an_environment(shop)
+    outcome = shop.make_usable()
+    assert not outcome.usable
+    assert "  ERROR: Could not find an activated virtualenv (required)." in shop.lines
+    assert outcome.diagnosis == shop.lines[-1]
+    assert outcome.diagnosis.startswith(
+        "this Python is not to be changed by pip (PIP_REQUIRE_VIRTUALENV); ")
+    assert outcome.diagnosis.endswith(
+        f"; needed: a virtual environment; type: {in_an_environment(shop)}"
+    )
+    assert shop.said.count("Installing the") == 1
 
 
 def stand_in_pip(shop, code: str) -> None:
@@ -369,6 +398,58 @@ def test_a_folder_that_cannot_be_written(shop):
         f"{site} cannot be written; needed: a virtual environment; type: {shop.python} -m venv"
     )
     assert shop.said.count("Installing the") == 1
+
+
+@pytest.mark.parametrize("says", ["[Errno 28] No space left on device",
+                                  "[Errno 122] Disk quota exceeded"])
+def test_a_disk_that_is_full(shop, says):
+    stand_in_pip(
+        shop,
+        'print("ERROR: Could not install packages due to an OSError: '
+        f'{says}")\nraise SystemExit(1)',
+    )
+    outcome = shop.make_usable()
+    site = installed(shop.python)["site"]
+    assert not outcome.usable
+    assert (
+        outcome.diagnosis
+        == shop.lines[-1]
+        == f"no space left for {site}, or for pip's temporary files in {tempfile.gettempdir()}; "
+        f"needed: about 1 GB; type: df -h {site} {tempfile.gettempdir()}"
+    )
+    assert shop.said.count("Installing the") == 1
+
+
+@pytest.mark.parametrize("managed", [False, True], ids=["venv", "system"])
+def test_a_pip_that_fails_for_no_known_reason(shop, monkeypatch, managed):
+    """Each step is tried, and ends with what to type; no rule of pip's is broken to get there."""
+    monkeypatch.delenv("PIP_BREAK_SYSTEM_PACKAGES", raising=False)
+    asked = shop.folder / "asked"
+    stand_in_pip(
+        shop,
+        "import os, sys\n"
+        "told = [name for name in os.environ if name.startswith('PIP_')]\n"
+        f"print(sys.argv, told, file=open({str(asked)!r}, 'a'))\n"
+        "raise SystemExit('the moon is in the wrong house')",
+    )
+    if managed:
+        (outside_an_environment(shop) / "EXTERNALLY-MANAGED").touch()
+    outcome = shop.make_usable()
+    assert not outcome.usable and outcome.helped is None
+    again = in_an_environment(shop) if managed else f"{shop.python} -m pip install tilelang"
+    assert (
+        outcome.diagnosis
+        == shop.lines[-1]
+        == (
+            "no tilelang could be installed; needed: what pip says above: often a wheel for this "
+            f"system, Linux, Python 3.10 or up; type: {again}"
+        )
+    )
+    assert shop.lines.count("  the moon is in the wrong house") == 3
+    calls = asked.read_text().lower().replace("_", "-")
+    assert calls.count("\n") == 3
+    for unasked in ("break-system-packages", "--user", "--target", "--ignore-installed", "--force"):
+        assert unasked not in calls and unasked not in shop.said
 
 
 def test_a_pip_that_hangs_is_stopped_and_waiting_is_shown(shop, monkeypatch):
@@ -414,30 +495,35 @@ def test_downloads_are_shown_in_short():
     assert install._news("Collecting tilelang==0.1.15") is None
 
 
-@pytest.mark.parametrize("module", ["torch", "ipykernel"])
-def test_a_torch_that_changed_in_a_notebook_asks_for_a_restart(shop, monkeypatch, module):
-    """A pip that does not hold torch: what is in memory and on disk would not fit."""
+@pytest.mark.parametrize("package, before", [("torch", "2.11.0+cu128"), ("numpy", "2.1.3")])
+@pytest.mark.parametrize("module", ["the package", "ipykernel"])
+def test_a_torch_or_numpy_that_changed_in_a_notebook_asks_for_a_restart(
+    shop, monkeypatch, package, before, module
+):
+    """A pip that does not hold it: what is in memory and on disk would not fit."""
     shop.offer_tilelang("0.1.15", WORKS)
     stand_in_pip(
         shop,
         "import pathlib, sys, zipfile\n"
         "site = pathlib.Path(__file__).parents[1]\n"
-        "old = next(site.glob('torch-*.dist-info'))\n"
-        "old.rename(site / 'torch-2.13.0.dist-info')\n"
-        "(site / 'torch-2.13.0.dist-info' / 'METADATA').write_text("
-        "'Metadata-Version: 2.1\\nName: torch\\nVersion: 2.13.0\\n')\n"
+        f"old = next(site.glob('{package}-*.dist-info'))\n"
+        f"old.rename(site / '{package}-2.13.0.dist-info')\n"
+        f"(site / '{package}-2.13.0.dist-info' / 'METADATA').write_text("
+        f"'Metadata-Version: 2.1\\nName: {package}\\nVersion: 2.13.0\\n')\n"
         f"zipfile.ZipFile({str(shop.folder / 'wheels/tilelang-0.1.15-py3-none-any.whl')!r})"
         ".extractall(site)\n",
     )
-    monkeypatch.setitem(sys.modules, module, object())
+    in_memory = {package if module == "the package" else module: object()}
+    monkeypatch.setattr(install, "sys", SimpleNamespace(modules=in_memory))
     outcome = shop.make_usable(facts={"colab": True})
     assert outcome.restart and not outcome.usable
-    assert "  torch was to be held and changed all the same." in shop.lines
+    assert f"  {package} was to be held and changed all the same." in shop.lines
+    assert shop.said.count("Installing the") == 1 and "A fresh worker" not in shop.said
     assert (
         outcome.diagnosis
         == shop.lines[-1]
         == (
-            "a package that this notebook uses was replaced (torch 2.11.0+cu128 -> 2.13.0); "
+            f"a package that this notebook uses was replaced ({package} {before} -> 2.13.0); "
             "needed: a restart; type: Runtime > Restart session, then run the cell again"
         )
     )

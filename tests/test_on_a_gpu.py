@@ -21,7 +21,8 @@ def test_wrong_results_fail_and_are_not_timed(gpu, section, name, capsys):
         page = run_section(section, gpu, mutate=MUTATIONS[name])
         assert page.failures
         checks = events(page, "check")
-        assert checks and not any(check["passed"] for check in checks)
+        passed = {check["case"] for check in checks if check["passed"]}
+        assert checks and passed <= ({"1x1x1 float16"} if name == "transposed" else set())
         assert events(page, "measurement") == []
     assert "FAILED  " in capsys.readouterr().out
 

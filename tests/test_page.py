@@ -170,6 +170,8 @@ def test_timings_have_a_row_a_baseline(page, capsys):
     assert head == ["case", "kernel", "ms", "TFLOP/s", "against", "its", "ms", "ratio", "spread"]
     assert first == ["c", "v", "0.500", "700", "cuBLAS", "0.250", "0.50x", "0.40-0.61"]
     assert second[1] == "w" and second[4] == "torch"
+    page.timings([])
+    assert capsys.readouterr().out == "  No kernel passed its checks, so none was timed.\n"
 
 
 def test_values_of_the_command_line_replace_those_of_the_schedule():

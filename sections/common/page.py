@@ -262,6 +262,9 @@ class Page:
 
     def timings(self, rows: list[dict]) -> None:
         """Print measurements as a table, a row a baseline; one schedule for all stands above it."""
+        if not rows:
+            self.say("No kernel passed its checks, so none was timed.")
+            return
         variants = {row["variant"] for row in rows}
         headers = ["case", "kernel", "ms", rows[0]["unit"], "against", "its ms", "ratio", "spread"]
         cells = [[row["case"], row["variant"], f"{row['ms']:.3f}", f"{row['value']:.0f}",

@@ -258,8 +258,8 @@ class _Installation:
             if self.conflict:
                 found = "no tilelang goes with the packages that are here"
                 return self.environment_problem(found, NEW_ENVIRONMENT)
-            needed = "an index with a wheel for this system: Linux, Python 3.10 or newer"
-            again = pip_install(self.known, "tilelang")
+            needed = "what pip says above: often a wheel for this system, Linux, Python 3.10 or up"
+            again = pip_install(self.known, "tilelang", *self.missing())
             return Problem("no tilelang could be installed", needed, again)
         return self.environment_problem(problem.found, NEW_ENVIRONMENT)
 
@@ -351,12 +351,15 @@ class _Installation:
 
     def refusal(self, text: str) -> Problem | None:
         """What keeps pip from installing anything at all here, if that is why it failed."""
-        if re.search(r"externally[- ]managed|activated virtualenv \(required\)", text):
-            return self.environment_problem("this Python is not to be changed by pip (PEP 668)")
+        if rule := re.search(r"externally[- ]managed|activated virtualenv \(required\)", text):
+            whose = "PIP_REQUIRE_VIRTUALENV" if rule[0].startswith("activated") else "PEP 668"
+            return self.environment_problem(f"this Python is not to be changed by pip ({whose})")
         if re.search(r"Permission denied|Read-only file system", text):
             return self.environment_problem(f"{self.now['site']} cannot be written")
-        if "No space left on device" in text:
-            return Problem(f"no space left for {self.now['site']}", "about 1 GB", "df -h")
+        if re.search("No space left on device|Disk quota exceeded", text):
+            site, temporary = self.now["site"], tempfile.gettempdir()
+            found = f"no space left for {site}, or for pip's temporary files in {temporary}"
+            return Problem(found, "about 1 GB", shlex.join(["df", "-h", site, temporary]))
         return None
 
 
