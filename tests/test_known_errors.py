@@ -107,6 +107,16 @@ def test_a_name_that_cuda_does_not_know(rehearsal):
     assert explain(note) == known('" is undefined')
 
 
+def test_a_name_that_c_does_not_know(rehearsal):
+    from sections.common.build import build
+    from tests import wrong_kernels
+
+    (error,) = build(rehearsal, [(wrong_kernels.calls_what_is_not_there, {"N": 128})])
+    note = root_cause(error)
+    assert note == "OSError: kernel.so: undefined symbol: no_such_function"
+    assert explain(note) == known('" is undefined')
+
+
 @pytest.mark.parametrize("says, home", [
     ("/bin/nvcc'", "/nowhere"), ("Failed to automatically detect CUDA", "")])
 def test_no_nvcc_where_tilelang_looks(says, home, rehearsal, tmp_path, monkeypatch):

@@ -104,8 +104,8 @@ KNOWN = (
         f"python -m pip install tilelang=={TESTED}, or the name that this version has",
     ),
     Known(
-        ('" is undefined',),
-        "the generated CUDA names something that nothing defines",
+        ('" is undefined', "kernel.so: undefined symbol: "),  # CUDA, and C in rehearsal
+        "the generated code names something that nothing defines",
         "look for that name in the kernel: T.call_extern or a helper that CUDA does not have",
     ),
     # A kernel that is called
