@@ -89,7 +89,9 @@ if __name__ == "__main__":
     try:
         code = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read the output has gone
+    except BrokenPipeError as error:  # whoever read the output has gone
+        if error.__cause__:
+            print(f"tilelang_tour.py: {error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         code = 130
     except KeyboardInterrupt:  # while it imports

@@ -46,6 +46,8 @@ SPACE = {
     "sm_120a": {"tile": ((128, 128), (128, 64), (64, 128)), "block_K": (32, 64),
                 "num_stages": (2, 3, 4, 5), "threads": (256,)},
 }
+TEXTBOOK = {"block_M": 128, "block_N": 128, "block_K": 32, "num_stages": 3, "threads": 128,
+            "swizzle": 0}
 CHANGES = ({"swizzle": 0}, {"swizzle": 4}, {"threads": 256})  # tried with the hand-made best
 TUNED = ("block_M", "block_N", "block_K", "num_stages", "threads", "swizzle")
 SPREAD = 0.03  # by so much the same kernel, timed twice, can differ
@@ -68,15 +70,18 @@ class Candidate:
 def space(device) -> list[dict]:
     """Every configuration to consider, gemm's hand-made best and TileLang's textbook one first.
 
-    Then the rows of gemm's ladder that differ in nothing else: the tour has compiled those.
+    Between them the first tile of SPACE with the hand-made one's other values: a tile that a
+    learner puts there is tried. Then the rows of gemm's ladder that differ in nothing else: the
+    tour has compiled those.
     """
     best = gemm.best_schedule(device)
     hand_made = {name: best[name] for name in TUNED}
-    textbook = {"block_M": 128, "block_N": 128, "block_K": 32, "num_stages": 3, "threads": 128,
-                "swizzle": 0}
+    block_M, block_N = device.preset(SPACE)["tile"][0]
+    learners = {**hand_made, "block_M": block_M, "block_N": block_N}
     ladder = [{name: step.schedule[name] for name in TUNED} for step in device.preset(gemm.LADDERS)
               if all(step.schedule[name] == best[name] for name in best if name not in TUNED)]
-    configs = [hand_made, textbook, *ladder, *({**hand_made, **change} for change in CHANGES)]
+    configs = [hand_made, learners, TEXTBOOK, *ladder,
+               *({**hand_made, **change} for change in CHANGES)]
     for (block_M, block_N), *rest in itertools.product(*device.preset(SPACE).values()):
         values = (block_M, block_N, *rest, hand_made["swizzle"])
         configs.append(dict(zip(TUNED, values, strict=True)))
@@ -143,7 +148,7 @@ def run(page):
               f"                              ...])  # above @tilelang.jit\n"
               f"  C = gemm(A, B)  # the first call for a size searches")
     asked_again = f"""Asked again by a process that has forgotten it, its disk cache answers in
-    {again:.2f} s.""" if again else "It could not keep that in its disk cache."
+    {again:.2f} s.""" if again else "Its disk cache kept nothing of that."
     page.say(f"""On the {len(survivors)} that ran it chose {describe(config)} in
     {seconds:.1f} s; the tour had compiled them all. {asked_again}""")
     page.check(f"{gemm.case(size, size, size)} tuned", winner, (A, B), gemm.reference(A, B),
@@ -180,11 +185,12 @@ def compile_kept(page, candidates: list[Candidate], arguments: dict) -> None:
     kernels = page.build((gemm.gemm, {**arguments, **candidate.config}) for candidate in kept)
     shown = gemm.sizes(gemm.SHOWN, gemm.SHOWN, gemm.SHOWN)
     for candidate, kernel in zip(kept, kernels, strict=True):
-        if isinstance(kernel, BaseException):
-            candidate.verdict, candidate.cause = "did not compile", root_cause(kernel)
-            page.details.append(whole(kernel))
-        else:
-            candidate.kernel, candidate.code = kernel, page.code(kernel, **shown)
+        try:
+            candidate.code = page.code(kernel, **shown)
+            candidate.kernel = kernel
+        except Exception as error:
+            candidate.verdict, candidate.cause = "did not compile", root_cause(error)
+            page.details.append(whole(error))
     too_large = [each for each in candidates if each.verdict == "left out: shared memory"]
     for candidate in too_large[: 2 if cores() <= FEW_CORES else None]:
         page.progress("asking the compiler about what was left out")
@@ -218,7 +224,8 @@ def table(page, candidates: list[Candidate]) -> None:
     """All configurations: estimate, the compiler's own figure, verdict, and the time if any."""
     timed = [c for c in candidates if c.measurement]
     ranked = sorted(timed, key=lambda c: -c.measurement["ratio"])
-    marks = {id(candidates[1]): "textbook", id(candidates[0]): "hand-made"}
+    marks = {id(each): "textbook" for each in candidates if each.config == TEXTBOOK}
+    marks[id(candidates[0])] = "hand-made"
     if ranked:
         marks[id(ranked[-1])] = "worst"
         marks[id(ranked[0])] = "best" + (", hand-made" if ranked[0] is candidates[0] else "")
@@ -309,8 +316,9 @@ def conclude(page, survivors, winner, config, tensors, size: int) -> None:
         the {len(survivors)} timed stands at {worst:.2f}x.""")
         page.limit("""a search knows only what is listed, and the kernel it is given; it cannot tell
         apart what differs by less than the clock drifts.""")
-    page.try_this("""add a tile to SPACE in sections/autotune.py, as the first one, so that it is
-    among those tried; then python -m sections.autotune: does it fit, and does it win?""")
+    page.try_this("""put a tile of your own before the tiles that SPACE has here, in
+    sections/autotune.py; then python -m sections.autotune: it is tried with the hand-made
+    schedule's other values. Does it fit, and does it win?""")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ COMMON = {"block_M": 128, "block_N": 128, "block_K": 64, "num_stages": 3, "threa
           "swizzle": 8, "full_row": False, "store_shared": True, "fast": True}
 SCHEDULES = {
     # GELU needs registers too: 128 threads would spill.
-    "sm_75": {**COMMON, "num_stages": 2, "threads": 256, "store_shared": False},
+    "sm_75": {**COMMON, "block_K": 32, "num_stages": 2, "threads": 256, "store_shared": False},
     "sm_80": {**COMMON, "block_K": 32},
     "sm_90a": {**COMMON, "block_N": 256, "threads": 256, "swizzle": 16, "full_row": True},
     "sm_100a": {**COMMON, "threads": 256},
@@ -255,9 +255,9 @@ def tell_apart(page, shape: tuple, tanh: bool, kernel) -> None:
     if verdict.passed:
         page.fail(f"check {case(shape, tanh)} is too loose: it holds for the other form as well")
         return
-    page.say(f"""Held against the {FORMS[not tanh]} form, which differs by at most
-    {(own - other).abs().max():.1e} (absolute; the bound above is relative, and for the whole), the
-    {FORMS[tanh]} result fails, as it should: {verdict.problem.partition(",")[0]}.""")
+    page.say(f"""Is the check tight enough to tell the forms apart? They differ by at most
+    {(own - other).abs().max():.1e}. Held against the {FORMS[not tanh]} form, the {FORMS[tanh]}
+    result fails, as it should: {verdict.problem.partition(",")[0]}.""")
 
 
 def introduce_hopper(page) -> None:
@@ -271,12 +271,12 @@ def introduce_hopper(page) -> None:
 
     page.say("""A step further, for sm_90a alone. In the kernel above a block ends with its tile,
     and the next block starts with empty shared memory: while a tile is finished and the next one
-    arrives, tensor cores rest. Here, as in gemm_hopper, one block an SM stays and one warp only
-    copies, on into the next tile. New: The two warpgroups do not share a tile, they take tiles in
-    turn. One has the tensor cores; the other meanwhile adds the bias, computes GELU and stores. A
-    barrier a warpgroup, `turn`, says when to change. It also keeps count: a barrier's phases are
-    told apart by parity alone, so nobody may wait for a filling of a stage while another one is
-    still to come before it. The price: tiles of 128 x 128, since each warpgroup keeps the sums
+    arrives, tensor cores rest. Here, as in gemm_hopper (sections/hopper/gemm.py), one block an SM
+    stays and one warp only copies, on into the next tile. New: The two warpgroups do not share a
+    tile, they take tiles in turn. One has the tensor cores; the other meanwhile adds the bias,
+    computes GELU and stores. A barrier a warpgroup, `turn`, says when to change. It also keeps
+    count: a barrier's phases are told apart by parity alone, so a warpgroup may only wait for the
+    very next filling of a stage. The price: tiles of 128 x 128, since each warpgroup keeps the sums
     of a whole tile in its registers, and so more copies for as many multiplications.""")
     page.show(epilogue.fused_epilogue_hopper)
     page.show(epilogue.every_second_tile)

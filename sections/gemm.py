@@ -67,10 +67,10 @@ LADDERS = {
     "sm_75": steps(
         ("one tile at a time", ONE_TILE, "every copy is waited for"),
         ("+ 2 stages", {"num_stages": 2}, "two tiles in flight; without cp.async little to gain"),
-        ("+ deeper K: 64", {"block_K": 64}, "half as many barriers"),
         ("+ swizzle", {"swizzle": 8}, "neighbouring blocks share tiles in the L2 cache"),
-        ("+ store via shared", {"store_shared": True}, "16-byte stores in whole rows"),
         ("+ 256 threads", {"threads": 256}, "twice the warps hide latency, fewer registers each"),
+        ("+ deeper K: 64", {"block_K": 64}, "half the barriers, but one block fills an SM"),
+        ("+ store via shared", {"store_shared": True}, "16-byte stores in whole rows"),
         ("+ 3 stages", {"num_stages": 3}, "a third tile in flight"),
     ),
     "sm_80": steps(
@@ -114,7 +114,7 @@ LADDERS = {
 }
 AWKWARD = ((100, 130, 33), (64, 8, 300), (1, 1, 1))
 SHOWN = 4096  # M, N and K of the code that is read in rehearsal
-BEST_STEP = {"sm_75": 3, "sm_80": 4, "sm_86": 4, "sm_90a": 7, "sm_100a": 5}
+BEST_STEP = {"sm_75": 2, "sm_80": 4, "sm_86": 4, "sm_90a": 7, "sm_100a": 5}
 
 
 def best_schedule(device) -> dict:
@@ -214,7 +214,12 @@ def run(page):
     if capability(page.device.arch) < 80:
         page.say(f"""More stages bring little on {page.device.arch}: without cp.async a thread loads
         its part of the next tile into registers and waits for it, before anything is multiplied. A
-        second block on the same SM hides that wait, a second tile in shared memory does not.""")
+        second block on the same SM hides that wait, a second tile in shared memory does not. So
+        keep the tiles small enough for two blocks: a T4's SM has 64 KB of
+        shared memory for all of them.""")
+    if capability(page.device.arch) >= 90:
+        page.say("""Where a loop is pipelined, a block has 128 threads more, which order the copies:
+        384 are 256 that multiply and those.""")
     if any(step.kernel for step in ladder):
         introduce_hopper(page)
 

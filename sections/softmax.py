@@ -324,6 +324,9 @@ def check(page, name: str, kernel, X) -> bool:
     expected, N = reference(X), X.shape[1]
     right = page.check(name, kernel, (X,), expected, reduction=N)
 
+    if isinstance(kernel, BaseException):
+        return False
+
     def row_sums(X):
         return kernel(X).float().sum(1, keepdim=True)
 

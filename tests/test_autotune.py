@@ -137,7 +137,7 @@ def test_its_disk_cache_answers_only_where_it_could_write(rehearsal, monkeypatch
 
     monkeypatch.setattr(AutotuneResult, "_save_kernel_to_disk", full)
     run_section("autotune", rehearsal)
-    assert "It could not keep that in its disk cache." in " ".join(capsys.readouterr().out.split())
+    assert "Its disk cache kept nothing of that." in " ".join(capsys.readouterr().out.split())
 
 
 def test_nothing_is_left_after_the_filter(rehearsal, monkeypatch, capsys):

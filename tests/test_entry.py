@@ -61,6 +61,18 @@ def home_of_files(tmp_path):
         [sys.executable, str(script), *arguments], stdout=subprocess.DEVNULL).returncode
 
 
+def test_an_output_on_a_full_disk_does_not_cost_the_results(tmp_path):
+    path = tmp_path / "results.json"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "--only", "vector_add", "--no-install", "--results", str(path)],
+            stdout=full, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "TMPDIR": str(tmp_path)})
+    says = "tilelang_tour.py: the output cannot be written: No space left on device\n"
+    assert (done.stderr, done.returncode) == (says, 130)
+    assert [row["status"] for row in json.loads(path.read_text())["sections"]] == ["NOT RUN"]
+
+
 def test_a_reader_that_goes_away_does_not_cost_the_results(tmp_path):
     """As `| head -3`: the section that was under way is NOT RUN."""
     path = tmp_path / "results.json"

@@ -1,5 +1,7 @@
 """sections/common/errors.py"""
 
+import time
+
 import pytest
 
 from sections.common import errors
@@ -45,3 +47,11 @@ def test_of_a_real_compilers_error_too():
     assert errors.root_cause(error) == (
         'RuntimeError: tvm_kernels.cu(502): error: identifier "no_such_name" is undefined')
     assert "value_400" in errors.whole(error) and "Traceback" in errors.whole(error)
+
+
+@pytest.mark.parametrize("word", ["x", "error ", "/tmp"])
+def test_a_line_of_megabytes_is_told_at_once(word):
+    start = time.process_time()
+    cause = errors.root_cause(ValueError(word * 900_000))
+    assert time.process_time() - start < 5
+    assert cause.startswith("ValueError: ") and len(cause) <= errors.LONGEST_NOTE

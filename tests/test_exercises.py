@@ -19,9 +19,9 @@ from sections.course import Course
 from sections.exercises import EXERCISES, ORDER, hints, learners_file, skeleton, source
 from sections.runner import arguments
 from sections.runner.arguments import Options, UsageError
-from sections.runner.exercise import COURSE
+from sections.runner.exercise import COURSE, verdict
 from sections.runner.screen import Screen
-from sections.runner.tour import Tour
+from sections.runner.tour import Record, Row, Tour
 from sections.worker import learners
 from tests.command import ROOT, Home
 from tests.fake_tour import FakeCourse
@@ -175,8 +175,10 @@ def test_a_schedule_that_does_not_fit_is_not_run(rehearsal, tmp_path, capsys):
 @pytest.mark.parametrize("old, new, told", [
     ("a[i] += b[i]", "a[i] += c[i]", "256 float32 did not compile: NameError: name 'c' is not "
                                      "defined (exercise_add_tail.py, line 27)"),
-    ("C[block * block_N]", "C[block * block_N, 0]", "did not compile: Buffer C is 1-dimensional"),
-    ("@tilelang.jit", "", "did not compile: 'function' object has no attribute 'get_tir'"),
+    ("C[block * block_N]", "C[block * block_N, 0]",
+     "did not compile: IndexError: Buffer C is 1-dimensional"),
+    ("@tilelang.jit", "", "did not compile: TypeError: add is no kernel: @tilelang.jit does not "
+                          "stand above it"),
 ], ids=["name", "dimensions", "plain function"])
 def test_what_does_not_compile_is_told_with_its_line(old, new, told, rehearsal, tmp_path, capsys):
     text = skeleton(source("add_tail")).replace(old, new)
@@ -465,3 +467,10 @@ def test_the_solution_passes_and_the_skeleton_does_not_on_a_gpu(name, gpu, tmp_p
     assert page.failures == [], capsys.readouterr().out
     failures = checked(name, gpu, as_learned(name, skeleton(source(name)), tmp_path)).failures
     assert failures and not any("did not compile" in failure for failure in failures)
+
+
+def test_a_known_error_is_told_with_its_meaning():
+    row = Row("add_tail", "FAIL", note="RuntimeError: No valid warp partition for 100 threads")
+    said = verdict(Record([row]))
+    assert said.startswith("  That means: the tile of a T.gemm cannot be dealt out evenly")
+    assert "Not solved yet. Change exercise_add_tail.py" in said

@@ -96,3 +96,18 @@ def test_a_row_that_does_not_compile_is_one_line(rehearsal, monkeypatch, capsys)
     assert "value_400" in page.details[0]
     text = capsys.readouterr().out
     assert failure in text and "value_" not in text
+
+
+def test_a_row_that_only_cuda_refuses_costs_that_row(rehearsal, capsys):
+    """C takes it; so may a kernel for one architecture be refused that is only read here."""
+    A, B = inputs(Page(rehearsal), 40, 50, 60)
+    problem = Problem("40x50x60", sizes(40, 50, 60), sizes(512, 512, 512), (A, B), reference(A, B),
+                      {"reduction": 60}, ("", None), Work(flops=1))
+    uneven = Step("uneven", {**SCHEDULE, "block_M": 100}, "why")
+    own = Step("own", {**SCHEDULE, "threads": 100}, "why", gemm)
+    page = Page(rehearsal)
+    rungs = climb(page, gemm, [uneven, LADDER[0], own], problem)
+    assert [rung.left_out for rung in rungs] == ["did not compile", "", "did not compile"]
+    assert [failure.partition(" did not compile: ")[0] for failure in page.failures] == [
+        "uneven", "own"]
+    assert "M must be divisible by 16, but got 100" in page.failures[0]

@@ -41,8 +41,9 @@ def test_a_check_that_holds_is_told_with_the_next_output(page, told, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("  checked  4 float32: worst relative error 0.0e+00 (bound ")
     assert lines[1] == "  next"
-    assert told == [{"event": "check", "case": "4 float32", "rel_error": 0.0,
-                     "bound": told[0]["bound"], "passed": True}]
+    assert told == [{"event": "progress", "text": "checking 4 float32"},
+                    {"event": "check", "case": "4 float32", "rel_error": 0.0,
+                     "bound": told[1]["bound"], "passed": True}]
     assert page.failures == []
 
 
@@ -50,7 +51,7 @@ def test_a_check_that_fails_is_told_at_once_and_the_section_goes_on(page, told, 
     x = torch.ones(4)
     assert not page.check("4 float32", wrong, (x,), 2 * x)
     assert "FAILED  check 4 float32: 4 of 4 elements wrong" in capsys.readouterr().out
-    assert told[0]["passed"] is False
+    assert told[1]["passed"] is False
     assert page.failures == ["check 4 float32: 4 of 4 elements wrong, the first at 0: 3, "
                              "expected 2"]
 

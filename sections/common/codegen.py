@@ -201,6 +201,9 @@ class Program:
 
 def trace(kernel, target, arguments: dict) -> Program:
     """Run a @tilelang.jit kernel's Python once, for `target` (as TileLang takes it)."""
+    if not hasattr(kernel, "get_tir"):
+        name = getattr(kernel, "__name__", repr(kernel))
+        raise TypeError(f"{name} is no kernel: @tilelang.jit does not stand above it")
     with Target(target):
         tir = kernel.get_tir(**arguments)
     # As tilelang.compile does it: the decorator's settings override those in the kernel's body.

@@ -6,6 +6,7 @@ import tempfile
 import traceback
 
 LONGEST_NOTE = 300  # characters; an event stays below what a pipe takes in one piece
+LONGEST_LINE = 2000  # what is searched of a line: what is behind that tells nothing
 # In the line that says what is wrong.
 TELLING = r"(error|fatal)\b[^:]*:\s*\S|^Compilation Failed!|\bld(\.\w+)?: .*failed"
 # The name or the folder of a compiler's file, which is gone by then.
@@ -17,7 +18,7 @@ SHORTAGE = re.compile(r"(CUDA out of memory)\. Tried to allocate ([\d.]+ \w+)\..
 def root_cause(error: BaseException) -> str:
     """One line that names what went wrong, also where the message begins with pages of CUDA."""
     try:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = [line.strip()[:LONGEST_LINE] for line in str(error).splitlines() if line.strip()]
     except Exception:  # an exception that cannot even be printed
         lines = []
     if not lines:

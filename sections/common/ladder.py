@@ -116,18 +116,21 @@ def climb(page: Page, kernel, ladder: list[Step], problem: Problem) -> list[Rung
         if rung.step.fault:
             rung.left_out = f"left out: {rung.step.fault}"
             continue
-        if not _runs(page, rung.step):
-            rung.code = generate(rung.step.kernel, page.device.arch, **problem.shown,
-                                 **rung.step.schedule)
-            rung.left_out = f"not run here; {rung.step.why}"
-            continue
-        result = next(built)
-        if isinstance(result, BaseException):
-            page.did_not_compile(rung.step.change, result)
+        result = next(built) if _runs(page, rung.step) else None
+        try:
+            if result:
+                rung.code = page.code(result, **problem.shown)
+                rung.kernel = result
+            else:
+                rung.code = generate(rung.step.kernel, page.device.arch, **problem.shown,
+                                     **rung.step.schedule)
+        except Exception as error:
+            page.did_not_compile(rung.step.change, error)
             rung.left_out = "did not compile"
             continue
-        rung.kernel, rung.code = result, page.code(result, **problem.shown)
-        if rung.code.shared_bytes > limit:
+        if not result:
+            rung.left_out = f"not run here; {rung.step.why}"
+        elif rung.code.shared_bytes > limit:
             rung.left_out = (f"left out: {kilobytes(rung.code.shared_bytes)} is over "
                              f"{page.device.arch}'s {kilobytes(limit)}")
         elif not page.check(problem.case, result, problem.inputs, problem.expected,

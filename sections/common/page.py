@@ -176,6 +176,7 @@ class Page:
         if isinstance(kernel, BaseException):  # build's answer for a kernel that did not compile
             self.did_not_compile(case, kernel)
             return False
+        self.progress(f"checking {case}")
         with unwritten_is_nan():
             actual = self.call(kernel, inputs)
         result = compare(actual, expected, dtype or inputs[0].dtype, **bounds)

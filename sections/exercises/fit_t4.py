@@ -2,8 +2,8 @@
 
 The schedule below is a good one for section gemm's kernel (sections/gemm.py) on an H100, where a
 block may have 227 KB of shared memory. A T4 (sm_75) has 64 KB and no room for it. Find values that
-fit and still fetch each element seldom and overlap copies with arithmetic: at least 2 stages, and
-each fetched element used 128 times. The code generated for sm_75 is the judge, on any machine.
+fit, fetch each element seldom (each is used 128 times) and keep the next tile apart from the one
+that is multiplied (at least 2 stages). The code generated for sm_75 is the judge, on any machine.
 """
 
 SCHEDULE = {

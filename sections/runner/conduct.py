@@ -29,6 +29,7 @@ def conduct(
     """
     told = "1 exercise" if options.learner else \
         f"{len(options.names)} section{'s' if len(options.names) > 1 else ''}"
+    told += " in quick mode" if options.quick else ""
     with ThreadPoolExecutor(1) as pool:
         facts = pool.submit(machine_facts)  # while the worker imports torch
 

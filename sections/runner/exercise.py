@@ -8,6 +8,7 @@ from sections.course import Course
 from sections.exercises import EXERCISES, ORDER, hints, learners_file, skeleton, source
 from sections.runner.arguments import Options
 from sections.runner.conduct import conduct
+from sections.runner.known_errors import explain
 from sections.runner.screen import Screen
 from sections.runner.tour import Record, Row
 
@@ -102,7 +103,9 @@ def verdict(record: Record) -> str:
         return "\n".join(["", f"Solved. {after(row)}"])
     if row.status == "NOT RUN":
         return f"\n{row.name} was not checked: {row.note}"
-    return "\n".join(["", f"Not solved yet. Change {learners_file(row.name)} and check it again:",
+    meaning = explain(row.note)
+    return "\n".join([*([f"  {meaning}"] if meaning else []), "",
+                      f"Not solved yet. Change {learners_file(row.name)} and check it again:",
                       f"  {COMMAND} {row.name}", *for_a_hint(row.name)])
 
 

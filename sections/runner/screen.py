@@ -43,8 +43,13 @@ class Screen:
 
 def _put(text: str) -> None:
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding, "replace"))
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding, "replace"))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a full disk: nobody can read that either
+        raise BrokenPipeError(f"the output cannot be written: {error.strerror}") from error
 
 
 def _isatty() -> bool:
