@@ -270,7 +270,8 @@ def introduce_hopper(page) -> None:
     """The kernel that only Hopper can run."""
     if page.device.arch != "sm_90a":
         page.say(f"""For sm_90a there is a kernel more, for rows that fill an SM: the copy engine
-        brings a row without any registers. On {page.device.arch} the kernels above are used.""")
+        brings a row without any registers. On {page.device.arch} the kernels above are used; on any
+        machine --device cpu --arch sm_90a shows it.""")
         return
     from sections.hopper import softmax as hopper
 
