@@ -95,7 +95,7 @@ def test_what_became_of_the_two_statements(story):
 
 
 def test_what_is_said_of_bfloat16(story):
-    """Case 9: what torch says of a T4 is no reason to take bfloat16 there."""
+    """What torch says of a T4 is no reason to take bfloat16 there."""
     from tilelang import language as T
 
     told = " ".join(story[1].split())

@@ -116,7 +116,7 @@ def test_the_line_that_reads_A_shows_the_bug(arch):
 @pytest.mark.parametrize("arch", READ)
 @pytest.mark.parametrize("kernel", [debugging.product, debugging.mended])
 def test_one_thread_of_one_block_prints(arch, kernel):
-    """Case 24: no print stands outside a guard, and none is left without `watch`."""
+    """No print stands outside a guard, and none is left without `watch`."""
     lines = [line for _, line in codegen.body(code(kernel, arch, watch=True))]
     prints = [n for n, line in enumerate(lines) if "debug_print" in line]
     assert 1 <= len(prints) <= 2

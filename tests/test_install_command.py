@@ -280,7 +280,7 @@ def before_and_after(before: str, after: str) -> tuple[str, str]:
 
 
 def test_an_import_that_aborts_is_named_and_mended(real):
-    """Case 1, and case 3: pip calls the broken package satisfied."""
+    """Pip calls the broken package satisfied."""
     real.have("apache-tvm-ffi", "0.1.12")
     real.have("tilelang", TESTED, ABORTS)
     real.offer("tilelang", TESTED)
@@ -341,7 +341,7 @@ def test_an_import_that_aborts_whatever_is_installed(small):
 
 
 def test_an_import_that_works_and_compiles_that_do_not(real):
-    """Case 2: the cause once, before any section. A lower-numbered nightly changes nothing."""
+    """The cause once, before any section. A lower-numbered nightly changes nothing."""
     links = real.shared.packages
     broken = CANNOT_COMPILE.format(
         tilelang=str(links["tilelang"]), ffi=str(links["apache-tvm-ffi"])
@@ -427,7 +427,7 @@ def test_no_tested_version_then_the_newest_then_the_nightly(real):
 
 
 def test_a_release_that_wants_another_torch_is_not_taken(small):
-    """Case 4: pip says so in its own words, and torch stays."""
+    """Pip says so in its own words, and torch stays."""
     make_wheel(small.wheels, "tilelang", TESTED, ABORTS, ["torch>=2.12"])
     typed = small.run(*SHORT)
     assert "  ERROR: ResolutionImpossible: " in typed.text
@@ -888,7 +888,7 @@ def test_an_empty_machine_is_checked(bare):
     assert typed.lines[-1] == "mode       none: torch is not installed"
 
 
-# The GPU and the compilers: cases 5 to 8
+# The GPU and the compilers
 
 
 def test_no_gpu_is_no_reason_to_install(healthy):
@@ -904,7 +904,6 @@ def test_no_gpu_is_no_reason_to_install(healthy):
 
 
 def test_an_old_nvcc_costs_the_rehearsal_registers_only(healthy):
-    """Case 6."""
     toolkit = healthy.folder / "cuda"
     (toolkit / "bin").mkdir(parents=True)
     (toolkit / "bin" / "nvcc").write_text("#!/bin/sh\necho 'release 11.8, V11.8.89'\n")
@@ -918,7 +917,7 @@ def test_an_old_nvcc_costs_the_rehearsal_registers_only(healthy):
 
 
 def test_a_driver_too_old_for_torch(machine):
-    """Case 7: not the same as no GPU."""
+    """Not the same as no GPU."""
     machine.program("nvidia-smi", "echo 'Tesla T4, 535.104.05, 15360, 7.5'")
     old = SMALL_TORCH.replace("cuda = None", "cuda = '13.0'").replace(
         "return False",
@@ -935,7 +934,7 @@ def test_a_driver_too_old_for_torch(machine):
 
 
 def test_a_gpu_older_than_the_tour(machine):
-    """Case 8: one line, and the rehearsal is offered."""
+    """One line, and the rehearsal is offered."""
     machine.program("nvidia-smi", "echo 'Tesla V100-SXM2-16GB, 580.159, 16384, 7.0'")
     volta = SMALL_TORCH.replace("return False", "return True") + (
         "    def get_device_properties(index):\n"
@@ -957,7 +956,7 @@ def test_a_gpu_older_than_the_tour(machine):
 
 
 def test_a_torch_that_changed_under_a_notebook(tmp_path, shared):
-    """Case 4: what is in memory and what is on disk do not fit; nothing is run."""
+    """What is in memory and what is on disk do not fit; nothing is run."""
     machine = Machine(tmp_path, shared)
     machine.have_torch(SMALL_TORCH)
     machine.offer("tilelang", TESTED, ABORTS)
