@@ -215,11 +215,11 @@ def run(page):
         page.say(f"""More stages bring little on {page.device.arch}: without cp.async a thread loads
         its part of the next tile into registers and waits for it, before anything is multiplied. A
         second block on the same SM hides that wait, a second tile in shared memory does not. So
-        keep the tiles small enough for two blocks: a T4's SM has 64 KB of
-        shared memory for all of them.""")
+        keep the tiles small enough for two blocks: a T4's SM has 64 KB of shared memory for all of
+        them.""")
     if capability(page.device.arch) >= 90:
-        page.say("""Where a loop is pipelined, a block has 128 threads more, which order the copies:
-        384 are 256 that multiply and those.""")
+        page.say("""A block with a pipeline has 128 threads more, one of which orders the copies:
+        384 threads are 256 that multiply and those 128.""")
     if any(step.kernel for step in ladder):
         introduce_hopper(page)
 

@@ -51,7 +51,7 @@ class Page:
         self.emit = emit
         self.yours = None
         self.failures: list[str] = []
-        self.details: list[str] = []  # whole texts of errors that made the section FAIL
+        self.details: list[str] = []  # whole texts of errors, to be kept unless the section passes
         self.lesson_text = ""
         self.limit_text = ""
         self._ceilings = ceilings if ceilings is not None else {}
